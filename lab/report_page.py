@@ -18,7 +18,7 @@ from binlog2s3.report.command import run
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import BACKUP, DRILL
 from tests.golden.buckets import DAY, Golden, Source, golden, name
-from tests.surveyed import LAYOUT
+from tests.snapshots import LAYOUT
 
 _BEGIN = datetime(2026, 10, 6, 3, 4, 5, tzinfo=UTC)
 

@@ -170,10 +170,10 @@ class World:
 
     def remember(self, process: Process) -> None:
         """What a process believes, and has told its heartbeat."""
-        intake = process.intake
-        if intake.lineage is not None and intake.coverage is not None:
+        tracking = process.tracking
+        if tracking.lineage is not None and tracking.coverage is not None:
             self.promises.remember(
-                process.uploads, intake.lineage.id, intake.coverage, process.writer
+                process.uploads, tracking.lineage.id, tracking.coverage, process.writer
             )
 
     def keep(self, directory: Path) -> State:

@@ -15,7 +15,7 @@ from binlog2s3.workers import Outcome, Workers
 from tests.binlog_writer import XID, BinlogWriter, statement
 from tests.documents import BEAT, FLOOR, LINEAGE, like
 from tests.history_model import HEAD, Branch, File, Model, Real
-from tests.surveyed import LAYOUT, Bucket
+from tests.snapshots import LAYOUT, Bucket
 
 SECOND_US = 1_000_000
 BEGIN_US = 1_767_322_800 * SECOND_US

@@ -26,10 +26,10 @@ from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.stream.compare import Common
-from binlog2s3.stream.continuation import Begin, Tip
+from binlog2s3.stream.continuation import Begin, KnownEnd
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
-from binlog2s3.stream.resume import Doubt, Heading, Pilot
+from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Watch
@@ -38,7 +38,7 @@ from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.start import find
 from binlog2s3.stream.startup import StartResult, Startup
 from binlog2s3.stream.systemd import Notifier
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import LiveKeys, Uploader
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Outcome
@@ -179,14 +179,14 @@ class Mysqlbinlog:
     pid = 0
 
     def __init__(
-        self, shown: Shown, run: SpoolRun, heading: Heading, process: "Process", noting: Noting
+        self, shown: Shown, run: SpoolRun, next_run: NextRun, process: "Process", noting: Noting
     ) -> None:
         self._shown = shown
         self._directory = run.directory
-        self._heading = heading
+        self._next_run = next_run
         self._turn = process.turn
         self._noting = noting
-        self._name = heading.begin
+        self._name = next_run.begin
         self._written = 0
         self._file: FileIO | None = None
         self.status: int | None = None
@@ -200,8 +200,8 @@ class Mysqlbinlog:
                 self._file.write(MAGIC[:1])
             self._written = 1
         data = self._shown.data(self._name)
-        if self._name == self._heading.begin and self._heading.position > 4:
-            whole = self._shown.binlogs[self._name].from_position(self._heading.position)
+        if self._name == self._next_run.begin and self._next_run.position > 4:
+            whole = self._shown.binlogs[self._name].from_position(self._next_run.position)
             data = whole[: len(whole) - (len(self._shown._data[self._name]) - len(data))]
         if piece := data[self._written : self._written + most]:
             self._file.write(piece)
@@ -276,34 +276,36 @@ class NotedSpool(Spool):
             super().note_claim(source, target, rank)
 
 
-def nothing_to_doubt(tip: Tip) -> NoReturn:
-    raise AssertionError(f"nothing contradicts the archive here: {tip}")
+def nothing_to_doubt(known_end: KnownEnd) -> NoReturn:
+    raise AssertionError(f"nothing contradicts the archive here: {known_end}")
 
 
-class Steering(Pilot):
-    """The pilot, who finds mysqlbinlog without looking.
+class Steering(Resumption):
+    """The resumption, who finds mysqlbinlog without looking.
 
     `compared` says what a comparison would show; `doubts` are those that asked for one.
     """
 
-    compared: Callable[[Tip], Common | None] = staticmethod(nothing_to_doubt)
+    compared: Callable[[KnownEnd], Common | None] = staticmethod(nothing_to_doubt)
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
         super().__init__(config, catalog, NO_SPOOL, threading.Event())
         self.doubts: list[str] = []
 
     def _finder(self, *_: object) -> Any:
-        return SimpleNamespace(last_common=lambda _: self.compared(self._tip))
+        return SimpleNamespace(last_common=lambda _: self.compared(self._known_end))
 
-    def heading(self, server: Any, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
+    def next_run(
+        self, server: Any, known_end: KnownEnd | None, doubt: Doubt | None = None
+    ) -> NextRun:
         self.doubts += [doubt.why] if doubt is not None else []
         listed = server.binlogs()
         first = Begin(begin=listed[0].name)
-        plain = Heading(facts=server.facts(), tool=_TOOL, listed=listed, course=first)
-        if tip is None:
+        plain = NextRun(facts=server.facts(), tool=_TOOL, listed=listed, course=first)
+        if known_end is None:
             return replace(plain, course=Begin(begin=self._first(listed, doubt)))
-        self._tip = tip
-        course = self._same(server, plain, tip, doubt)
+        self._known_end = known_end
+        course = self._same(server, plain, known_end, doubt)
         return self._steered(plain, course, anew=doubt is not None)
 
 
@@ -311,7 +313,7 @@ NO_SPOOL: Any = None
 
 
 class Starting(Startup):
-    def _pilot(self) -> Pilot:
+    def _resumption(self) -> Resumption:
         return Steering(self._config, self.catalog)
 
     def begun(self, shown: Shown, clock: Clock) -> StartResult:
@@ -376,11 +378,11 @@ class Reading(Runs):
     def _answer(self, ask: Callable[[Any], T]) -> T:
         return ask(self._connect())
 
-    def _start(self, run: SpoolRun, heading: Heading, login: object) -> Any:
+    def _start(self, run: SpoolRun, next_run: NextRun, login: object) -> Any:
         self.refuse()
         with self.noting("child start"):
             self.process.child = child = Mysqlbinlog(
-                self.process.shown, run, heading, self.process, self.noting
+                self.process.shown, run, next_run, self.process, self.noting
             )
         return child
 
@@ -484,25 +486,25 @@ class Process(Loop):
             stop=stop,
         )
         self.writer._me = replace(self.writer._me, token=token)
-        self._intake = self.intake = Intake(
+        self._tracking = self.tracking = Tracking(
             store=store,
             layout=self._layout,
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
         )
-        self.pilot = Steering(made, Catalog(store, self._layout))
+        self.resumption = Steering(made, Catalog(store, self._layout))
         self._runs = self.runs = Reading(
             made,
             spool=spool,
-            intake=self._intake,
+            tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            pilot=self.pilot,
+            resumption=self.resumption,
             watch=self._watch,
             connect=lambda: server,
             stop=clock,
-            heading=begun.heading,
+            next_run=begun.next_run,
         )
         self.runs.process = self
         self.runs.noting = noting
@@ -564,7 +566,7 @@ class Process(Loop):
         """Whether all that the source has is read and in the bucket, archived what is closed."""
         last = self.shown.open
         there = self.runs.reached() == (last, self.shown.size(last))
-        return there and self.intake.done
+        return there and self.tracking.done
 
     def close(self) -> None:
         """Nothing stays open behind it."""

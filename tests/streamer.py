@@ -26,8 +26,8 @@ from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, 
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.actions import Action, Compare
-from binlog2s3.stream.archive_end import archive_end, tip_of, tip_of_archive
-from binlog2s3.stream.continuation import GoOn, Tip, same_server
+from binlog2s3.stream.archive_end import archive_end, known_end_of, known_end_of_archive
+from binlog2s3.stream.continuation import GoOn, KnownEnd, same_server
 from binlog2s3.stream.remote import Held
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
@@ -243,24 +243,26 @@ class Streamer:
         for name in {name for run in self.spool.runs() for name in run.files()}:
             if name < known.following:
                 self.spool.release(name, LINEAGE)
-        self._begin_run(self._tip(known))
+        self._begin_run(self._known_end(known))
         self.born = self.run.directory
 
-    def _tip(self, known: Tip | None = None) -> Tip | None:
+    def _known_end(self, known: KnownEnd | None = None) -> KnownEnd | None:
         """Where all ends that is known."""
         if self._last is not None:
-            return tip_of(HISTORY, self._last, closed=self._last.closed)
+            return known_end_of(HISTORY, self._last, closed=self._last.closed)
         if known is None:
             known = archive_end(self._catalog, HISTORY)
         if known.last is None and not known.next_size:
             return None
-        return tip_of_archive(self._catalog, known)
+        return known_end_of_archive(self._catalog, known)
 
-    def _begin_run(self, tip: Tip | None) -> None:
+    def _begin_run(self, known_end: KnownEnd | None) -> None:
         """mysqlbinlog is started where the source goes on: as a run begins."""
         begin, overlap = FIRST, None
-        if tip is not None:
-            course = same_server(tip, tuple(self.source.listed().values()), self.source.before)
+        if known_end is not None:
+            course = same_server(
+                known_end, tuple(self.source.listed().values()), self.source.before
+            )
             assert isinstance(course, GoOn), course
             begin, overlap = course.begin, course.overlap
         track = self._last if self._last is not None and not self._last.closed else None
@@ -299,7 +301,7 @@ class Streamer:
             return
         self.pump()
         self.tailer.close()
-        self._begin_run(self._tip())
+        self._begin_run(self._known_end())
 
     def close(self) -> None:
         """The process ends."""
@@ -353,7 +355,7 @@ class Streamer:
             self.pump()
             self.tailer.close()
         elif self.paused and not pressed:
-            self._begin_run(self._tip())
+            self._begin_run(self._known_end())
         self.paused = pressed
         self.uploader.press(pressed=pressed)
 

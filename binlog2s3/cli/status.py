@@ -166,15 +166,15 @@ class StatusSource:
         """What backups and drills there are, at most a minute ago."""
         from binlog2s3.archive.catalog import Catalog
         from binlog2s3.archive.layout import Layout
-        from binlog2s3.recover.snapshot import Survey
+        from binlog2s3.recover.snapshot import Snapshot
         from binlog2s3.retain.window import proofs_of
 
         now = self._outside.monotonic()
         at, proofs = self._proofs.get(source, (now, None))
         if proofs is None or now - at > _PROOFS_SECONDS:
             catalog = Catalog(self._opened(s3), Layout(s3.prefix, source))
-            survey = None if many else Survey(catalog, self._threads(s3))
-            proofs = proofs_of(catalog, survey)
+            snapshot = None if many else Snapshot(catalog, self._threads(s3))
+            proofs = proofs_of(catalog, snapshot)
             self._proofs[source] = now, proofs
         return proofs
 

@@ -27,7 +27,7 @@ _HINT = "the bucket has changed since the plan was made, or the plan is wrong: m
 
 
 class Extract:
-    """Reads pieces. `blocks` are those of the survey that the plan was made from.
+    """Reads pieces. `blocks` are those of the snapshot that the plan was made from.
 
     It fetches at most `concurrency` blocks of 4 MiB at a time, and holds at most nine.
     """

@@ -139,7 +139,7 @@ class Request:
 
 
 class BucketHistory(Protocol):
-    """What a plan asks about the bucket; `snapshot.Survey` answers from a real bucket."""
+    """What a plan asks about the bucket; `snapshot.Snapshot` answers from a real bucket."""
 
     @property
     def lineages(self) -> Sequence[Lineage]:

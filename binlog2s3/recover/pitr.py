@@ -67,7 +67,7 @@ from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.seam import Next
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
@@ -107,7 +107,7 @@ class _Ready:
     `state`: the GTIDs before it, for MariaDB. `zones` is None if no time zone can matter.
     """
 
-    survey: Survey
+    snapshot: Snapshot
     start: Start
     plan: Plan
     about: About
@@ -164,19 +164,19 @@ class _Recovery:
         """Plan, and see what stands against it. Only what an interrupted run left is stopped."""
         config = self._config
         with progress_of("entries") as advance:
-            survey = self._survey(advance)
+            snapshot = self._snapshot(advance)
             self._ask()
-            self._refuse_target(survey)
-            start, said = self._start(survey)
-            start, plan = self._from_seam(start, self._plan(start, survey), survey)
-            state = _state_before(plan, survey) if self._apply is not None else None
-            self._check(plan, start, survey, state)
-            extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
-            zones = self._time_zones(plan, extract, survey)
-            only = self._only(plan, extract, survey) if config.tables else None
-        self._warnings += [str(error) for error in survey.problems]
-        streamer = self._last_report(plan, survey)
-        plan = self._with_warnings(plan, survey)
+            self._refuse_target(snapshot)
+            start, said = self._start(snapshot)
+            start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
+            state = _state_before(plan, snapshot) if self._apply is not None else None
+            self._check(plan, start, snapshot, state)
+            extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
+            zones = self._time_zones(plan, extract, snapshot)
+            only = self._only(plan, extract, snapshot) if config.tables else None
+        self._warnings += [str(error) for error in snapshot.problems]
+        streamer = self._last_report(plan, snapshot)
+        plan = self._with_warnings(plan, snapshot)
         once = self._apply is not None and not self._by_gtid
         about = About(
             source=config.source,
@@ -190,7 +190,7 @@ class _Recovery:
             only=only,
         )
         return _Ready(
-            survey=survey,
+            snapshot=snapshot,
             start=start,
             plan=plan,
             about=about,
@@ -199,7 +199,7 @@ class _Recovery:
             zones=zones,
         )
 
-    def _with_warnings(self, plan: Plan, survey: Survey) -> Plan:
+    def _with_warnings(self, plan: Plan, snapshot: Snapshot) -> Plan:
         """The plan with what its goal cuts in two, and with all warnings, the plan's own last."""
         self._warnings += self._store.version_notes()
         if self._facts is not None and self._config.output_dir is None:
@@ -208,7 +208,7 @@ class _Recovery:
                 server_version=plan.server_version,
                 is_scratch=self._told is not None,
             )
-        plan = replace(plan, pending=self._pending(plan, survey))
+        plan = replace(plan, pending=self._pending(plan, snapshot))
         return replace(plan, warnings=(*self._warnings, *plan.warnings))
 
     def _to_target(self, ready: _Ready) -> Result:
@@ -224,19 +224,19 @@ class _Recovery:
     def _to_directory(ready: _Ready, directory: Path) -> Result:
         plan = ready.plan
         with closing(ready.extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
-            before = _gtids_before(plan, ready.survey)
+            before = _gtids_before(plan, ready.snapshot)
             return to_directory(
                 plan, ready.about, pieces, directory, before=before, on_progress=progress
             )
 
     # What there is
 
-    def _survey(self, advance: Callable[[int, int], None]) -> Survey:
+    def _snapshot(self, advance: Callable[[int, int], None]) -> Snapshot:
         s3 = self._config.s3
-        survey = Survey(self._catalog, Workers(s3.threads), advance=advance)
-        survey.refuse_nothing(url(s3))
-        self._warnings += [f"{error}; its lineage is left out" for error in survey.unreadable]
-        return survey
+        snapshot = Snapshot(self._catalog, Workers(s3.threads), advance=advance)
+        snapshot.refuse_nothing(url(s3))
+        self._warnings += [f"{error}; its lineage is left out" for error in snapshot.unreadable]
+        return snapshot
 
     def _ask(self) -> None:
         """Ask what the target is, and stop what an interrupted run left running there."""
@@ -267,10 +267,10 @@ class _Recovery:
 
     # Where it begins
 
-    def _start(self, survey: Survey) -> tuple[Start, str]:
+    def _start(self, snapshot: Snapshot) -> tuple[Start, str]:
         """What the target has, and in words who says so."""
         config = self._config
-        flavour = history_flavour(survey, config.goal.lineage)
+        flavour = history_flavour(snapshot, config.goal.lineage)
         have: Gtids | None = None
         words = []
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
@@ -287,11 +287,11 @@ class _Recovery:
             point = read_backup(config.from_backup)
             said, backup, warnings = start_of_backup(config.from_backup, point, flavour)
             self._warnings += warnings
-            lacks = innodb_lacks(said.base, survey) if said.base is not None else ""
+            lacks = innodb_lacks(said.base, snapshot) if said.base is not None else ""
             self._check_whole(config.from_backup, (*point.defects, *filter(None, [lacks])))
             words.append(backup)
         elif config.from_backup_id is not None or config.chooses_backup:
-            self._backup = self._registered(survey)
+            self._backup = self._registered(snapshot)
             if self._backup.defects:
                 self._warnings.append(
                     f"{self._backup.name} is no base backup of the whole server: "
@@ -310,7 +310,7 @@ class _Recovery:
             )
         stands = None
         if self._apply is not None:
-            stands = self._apply.standing.start(_asked(config), survey.lineages)
+            stands = self._apply.standing.start(_asked(config), snapshot.lineages)
         if self._apply is not None and stands is not None:
             where = stands.gtids if stands.place is None else str(stands.place)
             self._warnings.append(
@@ -323,7 +323,7 @@ class _Recovery:
             return stands, "where a run was interrupted"
         own = self._own()
         if said.base is not None:
-            refuse_other_place(said.base, survey)
+            refuse_other_place(said.base, snapshot)
             has = have
             have = executed_with(has, said.base, own.reset if own is not None else "")
             self._warnings += _not_executed(has, said.base)
@@ -353,7 +353,7 @@ class _Recovery:
             return found
         return replace(found, replicated=target.replicated(at.server))
 
-    def _registered(self, survey: Survey) -> Backup:
+    def _registered(self, snapshot: Snapshot) -> Backup:
         """The registered backup that was named, or the newest one that reaches the goal."""
         there = look_up(self._catalog)
         self._warnings += [f"{error}; it is not used" for error in there.unreadable]
@@ -369,29 +369,29 @@ class _Recovery:
                 "one",
             )
         goal, lineage = goal_of(self._config), self._config.goal.lineage
-        found = best_for(backups, goal, survey, lineage)
+        found = best_for(backups, goal, snapshot, lineage)
         if found is not None:
             return found[0]
         return nearest(backups, goal)  # its plan is refused with the reason
 
-    def _from_seam(self, start: Start, plan: Plan, survey: Survey) -> tuple[Start, Plan]:
+    def _from_seam(self, start: Start, plan: Plan, snapshot: Snapshot) -> tuple[Start, Plan]:
         """The plan without a first transaction that an interrupted run has executed already."""
         if self._apply is None or not plan.pieces or not self._apply.standing.was_interrupted():
             return start, plan
-        first = next_transaction(plan.pieces, plan.begin, survey.transactions)
+        first = next_transaction(plan.pieces, plan.begin, snapshot.transactions)
         if first is None:
             return start, plan
         piece, one = first
-        content = survey.content(piece.lineage, piece.binlog, one)
+        content = snapshot.content(piece.lineage, piece.binlog, one)
         gtids = self._apply.standing.after(Next(one.gtid, content))
         if gtids is None:
             return start, plan
         start = replace(start, gtids=gtids)
-        return start, self._plan(start, survey)
+        return start, self._plan(start, snapshot)
 
-    def _plan(self, start: Start, survey: Survey) -> Plan:
+    def _plan(self, start: Start, snapshot: Snapshot) -> Plan:
         with _reading():
-            return make(self._request(start), survey)
+            return make(self._request(start), snapshot)
 
     def _request(self, start: Start) -> Request:
         config = self._config
@@ -406,13 +406,13 @@ class _Recovery:
         )
 
     def _check(
-        self, plan: Plan, start: Start, survey: Survey, state: MariadbGtidList | None
+        self, plan: Plan, start: Start, snapshot: Snapshot, state: MariadbGtidList | None
     ) -> None:
         """See whether the target can be a replica of it, and stands where the plan begins."""
         if self._apply is None:
             return
         places = {(piece.lineage, piece.binlog) for piece in plan.pieces}
-        ids = {survey.known(lineage, name).server_id for lineage, name in places}
+        ids = {snapshot.known(lineage, name).server_id for lineage, name in places}
         try:
             self._apply.check(plan, [one for one in ids if one is not None], state)
             if not self._still_applies:
@@ -422,16 +422,16 @@ class _Recovery:
         except RecoveryError as error:
             self._refuse(error)
 
-    def _only(self, plan: Plan, extract: Extract, survey: Survey) -> OnlyTables:
+    def _only(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> OnlyTables:
         """See whether only these tables can be applied, to this target."""
         found = Examination(self._config.tables, plan, extract.stream)
         if self._target is not None and self._facts is not None:
-            found.ask(self._target.server, self._facts, _state_before(plan, survey))
+            found.ask(self._target.server, self._facts, _state_before(plan, snapshot))
         for refusal in found.refusals:
             self._refuse(refusal)
         return found.found()
 
-    def _time_zones(self, plan: Plan, extract: Extract, survey: Survey) -> TimeZones | None:
+    def _time_zones(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> TimeZones | None:
         """See whether the target's system time zone makes other values of the plan's statements."""
         config, server = self._config, self._target.server if self._target is not None else None
         writes = config.output_dir is not None and not config.dry_run
@@ -439,11 +439,11 @@ class _Recovery:
             return None
         found = TimeZones(
             plan,
-            survey.time_zone,
+            snapshot.time_zone,
             server.time_zone if server is not None else lambda _year: None,
             accepted=config.accept_time_zone,
         )
-        found.look(extract.stream, survey.transactions)
+        found.look(extract.stream, snapshot.transactions)
         if found.refusal is not None:
             self._refuse(found.refusal)
         self._warnings += found.warnings()
@@ -451,10 +451,10 @@ class _Recovery:
             self._warnings += events_warning(server, found.difference)
         return found
 
-    def _pending(self, plan: Plan, survey: Survey) -> tuple[Shown, ...]:
+    def _pending(self, plan: Plan, snapshot: Snapshot) -> tuple[Shown, ...]:
         """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
         with _reading():
-            found, is_all = pending_at(plan, survey.phases, survey.content)
+            found, is_all = pending_at(plan, snapshot.phases, snapshot.content)
         if not is_all:
             self._warnings.append(
                 "XA transactions and ALTERs that the goal cuts in two are shown only if they began "
@@ -488,10 +488,10 @@ class _Recovery:
             "restored: from an older one, WHAT LIES IN BETWEEN WOULD BE LEFT OUT",
         )
 
-    def _last_report(self, plan: Plan, survey: Survey) -> str:
+    def _last_report(self, plan: Plan, snapshot: Snapshot) -> str:
         """When the streamer last reported, if the plan has all of a history that may grow."""
         try:
-            is_current = survey.current == plan.lineage
+            is_current = snapshot.current == plan.lineage
         except ArchiveError:  # another warning says that this is unknown
             is_current = False
         if not (isinstance(plan.goal, Latest) and is_current) or self._catalog.has_retired:
@@ -508,10 +508,10 @@ class _Recovery:
         if self._config.output_dir is None:
             self._refusals.append(error)
 
-    def _refuse_target(self, survey: Survey) -> None:
+    def _refuse_target(self, snapshot: Snapshot) -> None:
         if self._apply is None or self._target is None or self._facts is None:
             return
-        login, lineages, facts = self._target.login(), survey.lineages, self._facts
+        login, lineages, facts = self._target.login(), snapshot.lineages, self._facts
         if not self._config.applies:
             self._warnings.append(
                 f"the privileges of {facts.account} at the target were not tried, because that "
@@ -523,7 +523,7 @@ class _Recovery:
         for refusal in preflight.problems(
             facts,
             login,
-            flavour=history_flavour(survey, self._config.goal.lineage),
+            flavour=history_flavour(snapshot, self._config.goal.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
             source_address=self._config.source_address,
             allow_source=self._config.allow_source,
@@ -559,7 +559,7 @@ class _Recovery:
         work = Work(
             plan=ready.plan,
             open_stream=opened,
-            transactions=ready.survey.transactions,
+            transactions=ready.snapshot.transactions,
             begins_behind=ready.state,
             tables=tables,
         )
@@ -619,18 +619,18 @@ def _reading() -> Iterator[None]:
         raise RecoveryError(str(error), hint=hint) from error
 
 
-def _state_before(plan: Plan, survey: Survey) -> MariadbGtidList | None:
+def _state_before(plan: Plan, snapshot: Snapshot) -> MariadbGtidList | None:
     """What was executed before the plan's first transaction, for MariaDB.
 
     It says which GTID of each domain was the last one.
     """
     if plan.flavour != "mariadb" or not plan.pieces:
         return None
-    before = _gtids_before(plan, survey)
+    before = _gtids_before(plan, snapshot)
     return before if isinstance(before, MariadbGtidList) else None
 
 
-def _gtids_before(plan: Plan, survey: Survey) -> Gtids | None:
+def _gtids_before(plan: Plan, snapshot: Snapshot) -> Gtids | None:
     """What was executed before the plan's first transaction; None if the history does not tell.
 
     If the plan does not say it, the binlog in which it begins does.
@@ -638,8 +638,8 @@ def _gtids_before(plan: Plan, survey: Survey) -> Gtids | None:
     if plan.before is not None or not plan.pieces:
         return plan.before
     begin = plan.begin
-    before = survey.gtid_list(begin.lineage, begin.binlog)
-    earlier = survey.transactions(begin.lineage, begin.binlog, 0, begin.offset)
+    before = snapshot.gtid_list(begin.lineage, begin.binlog)
+    earlier = snapshot.transactions(begin.lineage, begin.binlog, 0, begin.offset)
     gtids = (one.gtid for one in earlier if one.gtid is not None and one.end <= begin.offset)
     if plan.flavour == "mysql":
         return joined(before, gathered(gtids, "mysql"))

@@ -135,7 +135,7 @@ class _EntryReader:
         return done
 
 
-class Survey:
+class Snapshot:
     """What a bucket has of one source. Opens nothing until it is asked; for one thread.
 
     Implements `model.BucketHistory`, which has most of its methods; its `blocks` are for `extract`.

@@ -17,7 +17,7 @@ from binlog2s3.archive.sources import nothing_of
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.config.report import ReportConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import Row, listed
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.expected import NOTHING_EXPECTED, read_expected
@@ -90,11 +90,11 @@ def _one(
     prefix = config.s3.prefix
     status = look(store, prefix, source, url(config.s3), now=now)
     catalog = Catalog(store, Layout(prefix, source))
-    survey = Survey(catalog, workers)
+    snapshot = Snapshot(catalog, workers)
     there, drills = look_up(catalog), [*latest(catalog)]
     status = with_proofs(
         status,
-        proofs_of(catalog, survey, there=there, drills=drills),
+        proofs_of(catalog, snapshot, there=there, drills=drills),
         max_age=config.backup_max_age,
         drill_max_age=config.drill_max_age,
     )
@@ -110,15 +110,15 @@ def _one(
     return Looked(
         status=status,
         lineages=lineages,
-        backups=[*_backups(there, survey, notes)],
+        backups=[*_backups(there, snapshot, notes)],
         drills=drills,
         notes=notes,
     )
 
 
-def _backups(there: Registered, survey: Survey, notes: list[str]) -> Iterator[Row]:
+def _backups(there: Registered, snapshot: Snapshot, notes: list[str]) -> Iterator[Row]:
     """As `backup list` says; a note if nobody can say it."""
     try:
-        yield from listed(there, survey)
+        yield from listed(there, snapshot)
     except (ArchiveError, RecoveryError) as error:
         notes.append(str(error))

@@ -39,7 +39,7 @@ from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import Done, goal_of
 from binlog2s3.recover.reach import best_for, plan_for
-from binlog2s3.recover.snapshot import Advance, Survey
+from binlog2s3.recover.snapshot import Advance, Snapshot
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.restore import by_stream, identity
 from binlog2s3.restore.by_command import (
@@ -156,24 +156,24 @@ class Engine:
         be applied: `pitr` would refuse that only after the backup was restored.
         """
         with progress_of("entries") as advance:
-            survey = self._survey(advance)
-            backup, plan = self._chosen(survey, named)
+            snapshot = self._snapshot(advance)
+            backup, plan = self._chosen(snapshot, named)
             return Choice(
                 backup=backup,
                 plan=plan,
-                version=version_of_source(plan, survey),
-                tz=_tz(plan, survey),
-                is_place_sure=is_place_sure(backup, survey),
-                only=self._only(plan, survey) if self._recovery.tables else None,
+                version=version_of_source(plan, snapshot),
+                tz=_tz(plan, snapshot),
+                is_place_sure=is_place_sure(backup, snapshot),
+                only=self._only(plan, snapshot) if self._recovery.tables else None,
             )
 
-    def _survey(self, advance: Advance) -> Survey:
-        survey = Survey(self._catalog, Workers(self._config.s3.threads), advance=advance)
-        survey.refuse_nothing(url(self._config.s3))
-        return survey
+    def _snapshot(self, advance: Advance) -> Snapshot:
+        snapshot = Snapshot(self._catalog, Workers(self._config.s3.threads), advance=advance)
+        snapshot.refuse_nothing(url(self._config.s3))
+        return snapshot
 
-    def _only(self, plan: Plan, survey: Survey) -> OnlyTables:
-        extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
+    def _only(self, plan: Plan, snapshot: Snapshot) -> OnlyTables:
+        extract = Extract(snapshot.blocks, concurrency=self._config.s3.concurrency)
         with pitr_named():
             found = Examination(self._recovery.tables, plan, extract.stream)
             for refusal in found.refusals:
@@ -194,7 +194,7 @@ class Engine:
             refuse_values(self._config.restore_command, backup, values)
         return found
 
-    def _chosen(self, survey: Survey, named: str | None) -> tuple[Backup, Plan]:
+    def _chosen(self, snapshot: Snapshot, named: str | None) -> tuple[Backup, Plan]:
         goal, lineage = goal_of(self._recovery), self._recovery.goal.lineage
         there = look_up(self._catalog)
         for error in there.unreadable:
@@ -221,9 +221,9 @@ class Engine:
                 f"{backups[-1].name} was not stored by `backup run` with a tool that is built in",
                 hint="say how it is restored: --restore-command",
             )
-        chosen = best_for(usable, goal, survey, lineage)
+        chosen = best_for(usable, goal, snapshot, lineage)
         if chosen is None:
-            why = _refusal(usable[-1], goal, survey, lineage)
+            why = _refusal(usable[-1], goal, snapshot, lineage)
             if isinstance(why, GoalError):
                 raise why
             which = "the newest, " if len(usable) > 1 or named is None else ""
@@ -372,15 +372,15 @@ class Engine:
         """Which events the source had enabled at the goal, by all statements since the backup."""
         found = Statuses(before)
         with progress_of("entries") as advance:
-            survey = self._survey(advance)
-            plan = plan_for(choice.backup, ToPosition(stop.place), survey, choice.plan.lineage)
+            snapshot = self._snapshot(advance)
+            plan = plan_for(choice.backup, ToPosition(stop.place), snapshot, choice.plan.lineage)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
             ids = {
-                (one.lineage, str(one.binlog)): survey.known(one.lineage, one.binlog).server_id
+                (one.lineage, str(one.binlog)): snapshot.known(one.lineage, one.binlog).server_id
                 for one in plan.pieces
             }
-        extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
+        extract = Extract(snapshot.blocks, concurrency=self._config.s3.concurrency)
         with closing(extract.stream(plan.pieces)) as stream:
             found.look(stream, ids)
         return found
@@ -442,7 +442,7 @@ def is_other_series(version: str, source: str) -> bool:
     return ServerVersion(version).series != ServerVersion(source).series
 
 
-def _tz(plan: Plan, history: Survey) -> str | None:
+def _tz(plan: Plan, history: Snapshot) -> str | None:
     """The value of TZ for the private server, so that its system time zone is the source's."""
     binlogs = {(piece.lineage, piece.binlog) for piece in plan.pieces}
     found = {history.time_zone(*one) for one in {*binlogs, (plan.stop.lineage, plan.stop.binlog)}}

@@ -57,7 +57,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.leftovers import delete_stored
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import opened
@@ -101,10 +101,10 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
         with progress_of("entries") as advance:
             workers = Workers(config.s3.threads)
 
-            def look() -> Survey:
-                survey = Survey(catalog, workers, advance=advance)
-                survey.refuse_nothing(url(config.s3))
-                return survey
+            def look() -> Snapshot:
+                snapshot = Snapshot(catalog, workers, advance=advance)
+                snapshot.refuse_nothing(url(config.s3))
+                return snapshot
 
             is_new = action == "add"
             note, style = "", ""
@@ -112,8 +112,8 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
                 row, is_new = add(config, catalog, look)
                 rows = [row]
             else:
-                survey = look()
-                rows = listed(look_up(catalog), survey)
+                snapshot = look()
+                rows = listed(look_up(catalog), snapshot)
                 if not catalog.has_retired:
                     sign = life_sign(catalog, outside.now())
                     note, style = last_report(sign), "" if sign.alive else "yellow"
@@ -130,22 +130,22 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
     return 0
 
 
-def reaches_of_backup(backup: Backup, survey: Survey) -> list[BackupReach]:
+def reaches_of_backup(backup: Backup, snapshot: Snapshot) -> list[BackupReach]:
     """What a registered backup can be brought to, as `reaches_of` says it."""
     try:
-        start = start_of_registered(backup, history_flavour(survey, backup.lineage))
+        start = start_of_registered(backup, history_flavour(snapshot, backup.lineage))
     except RecoveryError as error:
         return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
-    return reaches_of(start, survey)
+    return reaches_of(start, snapshot)
 
 
-def listed(there: Registered, survey: Survey) -> list[Row]:
+def listed(there: Registered, snapshot: Snapshot) -> list[Row]:
     """The registered backups, oldest first. Those that cannot be read are warned of."""
     for error in there.unreadable:
         say("warning", f"{error}; it is not listed")
     lost = there.lost
     return [
-        (one, [_nothing(lost[one.id])] if one.id in lost else reaches_of_backup(one, survey))
+        (one, [_nothing(lost[one.id])] if one.id in lost else reaches_of_backup(one, snapshot))
         for one in there.backups
     ]
 
@@ -191,7 +191,7 @@ def get(catalog: Catalog, named: str, out: BinaryIO) -> None:
 def add(
     config: BackupConfig,
     catalog: Catalog,
-    look: Callable[[], Survey],
+    look: Callable[[], Snapshot],
     *,
     sleep: Callable[[float], object] = time.sleep,
 ) -> tuple[Row, bool]:
@@ -200,8 +200,8 @@ def add(
     Waits until the archive has all that the backup contains, at most `config.wait`. Raises
     RecoveryError if it does not get there, or if nothing can be applied to the backup.
     """
-    survey, now = look(), datetime.now(UTC)
-    backup, innodb = _described(config, now, history_flavour(survey, config.from_lineage))
+    snapshot, now = look(), datetime.now(UTC)
+    backup, innodb = _described(config, now, history_flavour(snapshot, config.from_lineage))
     for known in registered(catalog):
         if _is_same(known, backup, timed=_time_is_known(config)):
             if backup.label not in ("", known.label):
@@ -209,13 +209,13 @@ def add(
                     "warning",
                     f"{known.name} keeps its label; `backup remove` and `backup add` change it",
                 )
-            return (known, reaches_of_backup(known, survey)), False
+            return (known, reaches_of_backup(known, snapshot)), False
     wait = _WAIT_SECONDS if config.wait is None else config.wait
-    backup, reaches, survey = reachable(
-        backup, survey, look, wait=wait if _is_written(catalog) else 0.0, sleep=sleep
+    backup, reaches, snapshot = reachable(
+        backup, snapshot, look, wait=wait if _is_written(catalog) else 0.0, sleep=sleep
     )
     base = start_of_registered(backup, backup.flavour).base
-    lacks = innodb_lacks(replace(base, innodb=innodb), survey) if base is not None else ""
+    lacks = innodb_lacks(replace(base, innodb=innodb), snapshot) if base is not None else ""
     backup = _accepted(config, backup, (*backup.defects, *filter(None, [lacks])))
     put_backup(catalog, backup)
     return (backup, reaches), True
@@ -223,12 +223,12 @@ def add(
 
 def reachable(
     backup: Backup,
-    survey: Survey,
-    look: Callable[[], Survey],
+    snapshot: Snapshot,
+    look: Callable[[], Snapshot],
     *,
     wait: float,
     sleep: Callable[[float], object],
-) -> tuple[Backup, list[BackupReach], Survey]:
+) -> tuple[Backup, list[BackupReach], Snapshot]:
     """The backup with its lineage, and what it reaches, once the archive has all that it contains.
 
     Waits for that at most `wait` seconds. Raises RecoveryError if it does not get there, or if
@@ -236,16 +236,16 @@ def reachable(
     """
     while True:
         if backup.lineage is None:
-            backup = replace(backup, lineage=_lineage_of(backup, survey))
-        reaches = reaches_of_backup(backup, survey)
+            backup = replace(backup, lineage=_lineage_of(backup, snapshot))
+        reaches = reaches_of_backup(backup, snapshot)
         if reaches[0].lineage:
-            return backup, reaches, survey
-        behind = is_ahead(start_of_registered(backup, backup.flavour), survey)
+            return backup, reaches, snapshot
+        behind = is_ahead(start_of_registered(backup, backup.flavour), snapshot)
         if not behind or wait <= 0:
             raise _unusable(backup, reaches[0], behind=behind)
         sleep(min(_LOOK_SECONDS, wait))
         wait -= _LOOK_SECONDS
-        survey = look()
+        snapshot = look()
 
 
 def put_backup(catalog: Catalog, backup: Backup) -> None:
@@ -277,10 +277,10 @@ def _is_written(catalog: Catalog) -> bool:
     return writer is not None and (writer.beat is None or writer.beat.state != "stopped")
 
 
-def _lineage_of(backup: Backup, survey: Survey) -> str | None:
+def _lineage_of(backup: Backup, snapshot: Snapshot) -> str | None:
     """The only lineage that has exactly the backup's GTIDs at its place; None if none has."""
     base = start_of_registered(backup, backup.flavour).base
-    found = lineages_of(base, survey) if base is not None else frozenset()
+    found = lineages_of(base, snapshot) if base is not None else frozenset()
     return next(iter(found)) if len(found) == 1 else None
 
 

@@ -47,7 +47,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import BackupReach, reach_of
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.choose import (
     Below,
@@ -132,13 +132,13 @@ class Prune:
             self._retire()
             return 0
         with progress_of("entries") as advance:
-            survey = Survey(self._catalog, Workers(self._threads), advance=advance)
-            survey.refuse_nothing(url(config.s3))
-            if survey.unreadable:
-                raise survey.unreadable[0]
-            choice = self.choice(survey)
-        below = list(self._below(choice, self._abandoned(survey)))
-        spent = self._spent(choice, survey)
+            snapshot = Snapshot(self._catalog, Workers(self._threads), advance=advance)
+            snapshot.refuse_nothing(url(config.s3))
+            if snapshot.unreadable:
+                raise snapshot.unreadable[0]
+            choice = self.choice(snapshot)
+        below = list(self._below(choice, self._abandoned(snapshot)))
+        spent = self._spent(choice, snapshot)
         left = self._left()
         self.outcome.turns = len(turns := self._old_turns())
         for text in self._bucket.notes():
@@ -157,7 +157,7 @@ class Prune:
             self._confirm()
         try:
             if is_done:
-                self._do(choice, survey, turns)
+                self._do(choice, snapshot, turns)
                 clear(self._catalog, self._left())  # one of these may be registered by now
         finally:  # what was deleted before an error is said, too
             if config.as_json:
@@ -174,9 +174,9 @@ class Prune:
 
     # What is given up
 
-    def choice(self, survey: Survey) -> Choice:
+    def choice(self, snapshot: Snapshot) -> Choice:
         """What this run gives up. Raises ArchiveError if a registered backup cannot be read."""
-        backups, ignored = self._backups(survey)
+        backups, ignored = self._backups(snapshot)
         wanted, held = list[KnownBackup](), list[str]()
         old_us: int | None = None
         if (window := self._config.keep) is not None:
@@ -185,21 +185,21 @@ class Prune:
         elif (seconds := self._config.keep_binlogs_for) is not None:
             old_us = self._before(seconds)
         else:
-            wanted = [self._named(survey)]
-        needed, abandoned = needs_of(wanted, survey.lineages), self._abandoned(survey)
+            wanted = [self._named(snapshot)]
+        needed, abandoned = needs_of(wanted, snapshot.lineages), self._abandoned(snapshot)
         found = []
-        for lineage in survey.lineages:
+        for lineage in snapshot.lineages:
             archived = self._catalog.archived(lineage)
             unfinished = self._unfinished(lineage) if lineage.id in abandoned else {}
             one = given_up(
-                survey, lineage, archived, needed=needed, old_us=old_us, unfinished=unfinished
+                snapshot, lineage, archived, needed=needed, old_us=old_us, unfinished=unfinished
             )
             if one is not None:
                 there = next((floor for floor, _ in self._floors(lineage, one.floor)), None)
                 found.append(replace(one, is_new=there != one.floor))
         floors = {one.lineage.id: one.floor for one in found}
         known = [*(one for one in wanted if one not in backups), *backups]
-        kept = [one for one in known if is_usable(one, floors, survey.lineages)]
+        kept = [one for one in known if is_usable(one, floors, snapshot.lineages)]
         names = {one.name for one in kept}  # along another history, perhaps
         lost = [one for one in backups if one.reach.lineage and one.name not in names]
         unreached = {one.name: one for one in backups if not one.reach.lineage}
@@ -214,7 +214,7 @@ class Prune:
             unreached=tuple(one for name, one in unreached.items() if name not in names),
         )
 
-    def _backups(self, survey: Survey) -> tuple[list[KnownBackup], list[str]]:
+    def _backups(self, snapshot: Snapshot) -> tuple[list[KnownBackup], list[str]]:
         """The registered backups along each history, and the names of those that do not count."""
         there = look_up(self._catalog)
         for why in there.lost.values():
@@ -230,7 +230,7 @@ class Prune:
             )
             for one in there.backups
             if one.counts
-            for reach in _reaches(one, survey)
+            for reach in _reaches(one, snapshot)
         ]
         if there.unreadable:
             raise ArchiveError(
@@ -243,14 +243,14 @@ class Prune:
     def _before(self, seconds: float) -> int:
         return us_of(self._bucket.now - timedelta(seconds=seconds))
 
-    def _named(self, survey: Survey) -> KnownBackup:
+    def _named(self, snapshot: Snapshot) -> KnownBackup:
         """The base backup of --keep-from-gtid-set or --keep-from-backup."""
-        config, flavour = self._config, history_flavour(survey, self._config.from_lineage)
+        config, flavour = self._config, history_flavour(snapshot, self._config.from_lineage)
         if config.keep_from_backup is not None:
             with progress_of("bytes of the base backup") as advance:
                 point, _ = examined(config.keep_from_backup, advance)
             start, name, warnings = start_of_backup(config.keep_from_backup, point, flavour)
-            lacks = innodb_lacks(start.base, survey) if start.base is not None else ""
+            lacks = innodb_lacks(start.base, snapshot) if start.base is not None else ""
             refuse_defects(
                 config.keep_from_backup,
                 (*point.defects, *filter(None, [lacks])),
@@ -260,7 +260,7 @@ class Prune:
                 say("warning", warning)
         else:
             start, name = start_of_gtids(config.keep_from_gtid_set or "", flavour), "the backup"
-        reach = reach_of(replace(start, lineage=config.from_lineage), survey)
+        reach = reach_of(replace(start, lineage=config.from_lineage), snapshot)
         if not reach.is_complete:
             raise RecoveryError(
                 f"{name} cannot be brought to now: {reach.why}",
@@ -333,10 +333,10 @@ class Prune:
                 found[one.lineage.id] = graced[0]
         return found
 
-    def _spent(self, choice: Choice, survey: Survey) -> list[Spent]:
+    def _spent(self, choice: Choice, snapshot: Snapshot) -> list[Spent]:
         """The stored backups that may be deleted now, and those of them that a lock keeps."""
         found, layout = list[Spent](), self._layout
-        ids = spent_ids(choice.backups, choice.wanted, self._graced(choice), survey.lineages)
+        ids = spent_ids(choice.backups, choice.wanted, self._graced(choice), snapshot.lineages)
         names = {one.id: one.name for one in choice.backups}
         for id_ in ids:
             folder = layout.stored(id_, 1).rpartition("/")[0]
@@ -368,13 +368,13 @@ class Prune:
             if floor.binlog == name_at(lineage, number):
                 yield floor.binlog, max(floor.raised_at, found[number].last_modified)
 
-    def _abandoned(self, survey: Survey) -> set[str]:
+    def _abandoned(self, snapshot: Snapshot) -> set[str]:
         """The lineages that are not written any more; none if it is unknown what is written."""
         writer = self._catalog.last_writer()
         if writer is not None and writer.beat is None:
             return set()
-        written = {survey.current, writer.beat.lineage if writer and writer.beat else None}
-        return {one.id for one in survey.lineages if one.id not in written}
+        written = {snapshot.current, writer.beat.lineage if writer and writer.beat else None}
+        return {one.id for one in snapshot.lineages if one.id not in written}
 
     def _unfinished(self, lineage: Lineage) -> Unfinished:
         """The chunks of a lineage that nobody writes any more, by binlog.
@@ -446,16 +446,16 @@ class Prune:
 
     # Doing it
 
-    def _do(self, choice: Choice, survey: Survey, turns: Sequence[str]) -> None:
+    def _do(self, choice: Choice, snapshot: Snapshot, turns: Sequence[str]) -> None:
         """Raise the floors, then delete. A full bucket takes no floor: see `_make_room`."""
         self.outcome.turns = 0
-        abandoned = self._abandoned(survey)
+        abandoned = self._abandoned(snapshot)
         try:
             self._raise_floors(choice)
         except FullError as error:
             self._make_room(choice, abandoned, error)
             self._raise_floors(choice)
-        for one in self._spent(choice, survey):  # before the binlogs that they need
+        for one in self._spent(choice, snapshot):  # before the binlogs that they need
             if not one.kept:
                 self._delete_keys([self._layout.backup(one.id)])
                 delete_stored(self._catalog, one.id)
@@ -544,20 +544,20 @@ class Prune:
         page.line(f"{config.source} is retired; its archive stays until it is pruned")
 
 
-def _reaches(backup: Backup, survey: Survey) -> list[BackupReach]:
+def _reaches(backup: Backup, snapshot: Snapshot) -> list[BackupReach]:
     """What a registered backup can be brought to; of several histories if it may be of any of them.
 
     After a RESET, or on a server that was put back, the same place, or the same GTIDs, mean other
     transactions. `pitr` refuses until its operator says which ones the backup has, with what of
     that history is there then.
     """
-    found = reaches_of_backup(backup, survey)
+    found = reaches_of_backup(backup, snapshot)
     if found[0].lineage or backup.lineage is not None:
         return found
     of_each = [
         reach
-        for one in survey.lineages
-        for reach in reaches_of_backup(replace(backup, lineage=one.id), survey)
+        for one in snapshot.lineages
+        for reach in reaches_of_backup(replace(backup, lineage=one.id), snapshot)
         if reach.lineage
     ]
     if of_each:

@@ -42,7 +42,7 @@ from binlog2s3.recover.backup import StreamedDump
 from binlog2s3.recover.backup_format import BackupPoint, parse_xtrabackup_log
 from binlog2s3.recover.reach import BackupReach
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import print_json, print_rows, put_backup, reachable
 from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
 from binlog2s3.retain.stream_upload import StreamUpload
@@ -123,10 +123,10 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(config.s3.threads)
 
-        def look() -> Survey:
-            survey = Survey(catalog, workers)
-            survey.refuse_nothing(url(config.s3))
-            return survey
+        def look() -> Snapshot:
+            snapshot = Snapshot(catalog, workers)
+            snapshot.refuse_nothing(url(config.s3))
+            return snapshot
 
         bucket = Bucket(catalog, look, clock_of(store, catalog, outside), hold_of(store))
         backup, reaches = BackupStorer(config, bucket, outside).run()
@@ -172,10 +172,10 @@ def versioned_of(config: MysqlConfig) -> Versioned:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The source's part of the bucket: a survey of it, its clock, and what Object Lock keeps."""
+    """The source's part of the bucket: a snapshot of it, its clock, and what Object Lock keeps."""
 
     catalog: Catalog
-    look: Callable[[], Survey]
+    look: Callable[[], Snapshot]
     now: Callable[[], datetime]
     hold_on: Callable[[str], Hold] | None = None
 
@@ -209,8 +209,8 @@ class BackupStorer:
 
     def run(self) -> tuple[Backup, list[BackupReach]]:
         """Make it, store it, register it."""
-        survey = self._bucket.look()
-        flavour = history_flavour(survey, None)
+        snapshot = self._bucket.look()
+        flavour = history_flavour(snapshot, None)
         program, server_uuid = self._program(flavour), self._server_uuid(flavour)
         position_from = self._config.position_from
         if self._config.tool is not None:

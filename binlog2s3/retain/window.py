@@ -14,7 +14,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, latest, newest
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import duration_text, moment_of
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.status.model import (
     BackupsStatus,
@@ -36,12 +36,12 @@ class Proofs:
 
 def proofs_of(
     catalog: Catalog,
-    survey: Survey | None,
+    snapshot: Snapshot | None,
     *,
     there: Registered | None = None,
     drills: Iterable[DrillResult] | None = None,
 ) -> Proofs:
-    """Look at them; without a `survey`, not at the recovery window.
+    """Look at them; without a `snapshot`, not at the recovery window.
 
     `there`, `drills`: what the caller has read already, the newest drills first. Else three
     listings, four with stored backups. Raises StoreError.
@@ -51,12 +51,12 @@ def proofs_of(
     runs = runs_of(catalog, datetime.now(UTC))
     found = backups_of(backups, runs)
     drill = drill_of(*newest(latest(catalog) if drills is None else drills))
-    if survey is None:
+    if snapshot is None:
         return Proofs(found, drill)
     if there.unreadable:
         return Proofs(replace(found, window_why=str(there.unreadable[0])), drill)
     try:
-        window, why = _window(backups, survey)
+        window, why = _window(backups, snapshot)
     except (ArchiveError, RecoveryError) as error:
         return Proofs(replace(found, window_why=str(error)), drill)
     known = replace(found, window_from=window, window_known=True, window_why=why)
@@ -107,16 +107,16 @@ def _troubles(status: Status, newest: datetime | None, max_age: float | None) ->
     return [Trouble(code="backup", level="warning", text=text, hint=hint)]
 
 
-def _window(backups: Sequence[Backup], survey: Survey) -> tuple[datetime | None, str]:
+def _window(backups: Sequence[Backup], snapshot: Snapshot) -> tuple[datetime | None, str]:
     """The earliest time that a backup can be brought to and on to now; or None, and why.
 
     The reason is that of the newest backup that counts.
     """
-    if not survey.lineages:
+    if not snapshot.lineages:
         return None, ""
     why = ""
     for backup in backups:  # oldest first
-        reaches = reaches_of_backup(backup, survey)
+        reaches = reaches_of_backup(backup, snapshot)
         for reach in reaches:
             if reach.is_complete and reach.from_us is not None:
                 return moment_of(reach.from_us), ""

@@ -38,7 +38,7 @@ class BusyError(StoreError):
 
 
 class ReadWhole:
-    """What was found by reading binlogs, for all surveys. Thread-safe.
+    """What was found by reading binlogs, for all snapshots. Thread-safe.
 
     That may take minutes, so it is done without the lock that others need to ask. Of binlogs
     without an entry, which all may ask for, only one is read at a time. What a search has found is

@@ -58,7 +58,7 @@ from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.model import Search
 from binlog2s3.recover.origin import outside, unnamed_before
 from binlog2s3.recover.route import Route, RouteGtids
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.replication.feed import MysqlHad, NotServedError
 from binlog2s3.replication.source import defect_of
 from binlog2s3.serve.binlogs import Binlogs, BusyError, ReadWhole, UnreadError
@@ -99,7 +99,7 @@ class ArchiveHistory:
         self._wanted = lineage
         self._poll_seconds = poll_seconds
         self._changed = threading.Condition()
-        self._asking = threading.Lock()  # the survey is for one thread; never held for long
+        self._asking = threading.Lock()  # the snapshot is for one thread; never held for long
         self._read_whole = ReadWhole()
         self._waiting = 0
         self._ended = threading.Event()
@@ -111,7 +111,7 @@ class ArchiveHistory:
         self._elsewhere_of: tuple[str, ...] = ()
         self._tip: Lineage | None = None
         self._route: Route | None = None
-        self._survey: Survey | None = None
+        self._snapshot: Snapshot | None = None
         self._view = view_of(0, (), 0)
         self._tail: Tail | None = None
         self._looked = self._looked_all = 0.0
@@ -233,10 +233,10 @@ class ArchiveHistory:
         return begins
 
     def _asked(self, question: Callable[[], Result], *, shared: bool = True) -> Result:
-        """The answer to a question to a survey, which is for one thread at a time.
+        """The answer to a question to a `Snapshot`, which is for one thread at a time.
 
         What has to be read for it, which may take minutes, is read while others may ask. `shared`:
-        other threads have that survey, too.
+        other threads have that snapshot, too.
         """
         with self._read_whole.question():
             while True:
@@ -490,8 +490,8 @@ class ArchiveHistory:
 
         `extra`: those that it does not have, if that is known.
         """
-        survey, route, tail = self._survey, self._route, self._tail
-        if survey is None or route is None or len(survey.lineages) < 2:
+        snapshot, route, tail = self._snapshot, self._route, self._tail
+        if snapshot is None or route is None or len(snapshot.lineages) < 2:
             return
         first = min(number, len(route) - 1)
         everything = RouteGtids(route).from_stretch(first) if first >= 0 else None
@@ -507,27 +507,27 @@ class ArchiveHistory:
     def _look(self) -> None:
         """Find all archived binlogs, and the first one after them."""
         self._read_whole.forget_errors()
-        survey = Survey(
+        snapshot = Snapshot(
             self._catalog,
             self._workers,
             read=self._read_whole.found,
             search=self._read_whole.search,
         )
-        survey.refuse_nothing(self._catalog.layout.prefix or "the bucket")
-        tip = self._wanted or survey.current
-        known = {one.id: one for one in survey.lineages}
+        snapshot.refuse_nothing(self._catalog.layout.prefix or "the bucket")
+        tip = self._wanted or snapshot.current
+        known = {one.id: one for one in snapshot.lineages}
         if tip not in known:
             raise RecoveryError(f"there is no lineage {tip}", hint=f"there are: {', '.join(known)}")
-        survey.leave_open(tip)
+        snapshot.leave_open(tip)
         route, binlogs, following, problem = self._asked(
-            lambda: self._line(survey, tip), shared=False
+            lambda: self._line(snapshot, tip), shared=False
         )
         elsewhere = self._elsewhere
         if self._elsewhere_of != (tip, *known):  # the names need a listing for each lineage
             branches = Branches(route)
             elsewhere = self._asked(lambda: frozenset(branches.names()), shared=False)
         with self._asking:
-            self._survey, self._route, self._tip = survey, route, known[tip]
+            self._snapshot, self._route, self._tip = snapshot, route, known[tip]
             self._elsewhere, self._elsewhere_of = elsewhere, (tip, *known)
             self._closed = {}
             self._added = None
@@ -542,10 +542,10 @@ class ArchiveHistory:
         self._stuck = 0
 
     def _line(
-        self, survey: Survey, tip: str
+        self, snapshot: Snapshot, tip: str
     ) -> tuple[Route, list[ServedBinlog], ServedBinlog | None, str]:
         """What is archived, the first binlog after it, and why nothing can come after it."""
-        route = Route(survey, tip)
+        route = Route(snapshot, tip)
         binlogs = archived(route)
         try:
             return route, binlogs, first_open(self._catalog, route, binlogs), ""

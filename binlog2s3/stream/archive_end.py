@@ -22,7 +22,7 @@ from binlog2s3.binlog.gtid import joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, NoBinlogError
 from binlog2s3.log import Log
-from binlog2s3.stream.continuation import Tip, nothing_of
+from binlog2s3.stream.continuation import KnownEnd, nothing_of
 from binlog2s3.stream.tail import Overlap, Track, overlap_of
 
 _log = Log("archive_end")
@@ -30,14 +30,14 @@ _LAST_FEW = 8
 _PASSES = 4
 
 
-def archive_end(catalog: Catalog, lineage: Lineage) -> Tip:
+def archive_end(catalog: Catalog, lineage: Lineage) -> KnownEnd:
     """The end of the unbroken sequence of archived binlogs that begins with the lineage's first.
 
     A binlog that exists only as chunks ends it, unless an archived one begins exactly where the
     chunks end: then the source could not finish that binlog, and the lineage continued. Up to the
     end of the last page this was checked before the page was written. What is missing below the
     lineage's floor was pruned, and ends nothing. What a run that continues here would read again is
-    not looked up: see `tip_of_archive`.
+    not looked up: see `known_end_of_archive`.
     """
     there = inventory(catalog, lineage, partial(Index, catalog, lineage))
     growing = {name: chunks.end for name, chunks in there.open.items() if chunks.end}
@@ -67,13 +67,13 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> Tip:
     )
 
 
-def _end_of(catalog: Catalog, lineage: Lineage, last: BinlogName, *, described: bool) -> Tip:
+def _end_of(catalog: Catalog, lineage: Lineage, last: BinlogName, *, described: bool) -> KnownEnd:
     """The end of a binlog of the archive: what its entry says."""
     if not described:
-        return Tip(lineage=lineage, last=last, closed=True)
+        return KnownEnd(lineage=lineage, last=last, closed=True)
     end, flavour = catalog.entry_end(lineage, last), lineage.flavour
     before, added = parse(end.gtid_set_before, flavour), parse(end.gtid_set_added, flavour)
-    return Tip(
+    return KnownEnd(
         lineage=lineage,
         last=last,
         size=end.size,
@@ -123,20 +123,20 @@ def _lost_end(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     return parse(following.gtid_set_before, lineage.flavour) == after
 
 
-def tip_of_archive(catalog: Catalog, end: Tip, grid: Grid | None = None) -> Tip:
+def known_end_of_archive(catalog: Catalog, end: KnownEnd, grid: Grid | None = None) -> KnownEnd:
     """Where a lineage ends in the bucket, including its chunks.
 
-    With `grid`, a binlog of which there are only chunks can be continued: it is `Tip.track`.
+    With `grid`, a binlog of which there are only chunks can be continued: it is `KnownEnd.track`.
     Otherwise, and if it cannot be the one that follows, it is read from its beginning again.
     """
     lineage = end.lineage
     if end.next_size and (chunks := from_bucket(catalog, lineage, end.following, grid or ANY_GRID)):
-        tip = tip_of(lineage, chunks, closed=False)
+        known_end = known_end_of(lineage, chunks, closed=False)
         if grid is None or not chunks.begun or end.contradiction(chunks):
-            return replace(tip, overlap=None)
-        return replace(tip, track=chunks)
+            return replace(known_end, overlap=None)
+        return replace(known_end, track=chunks)
     if end.last is None or not end.size:
-        return Tip(lineage=lineage, gtids=end.gtids)
+        return KnownEnd(lineage=lineage, gtids=end.gtids)
     return replace(
         end,
         overlap=_archived_overlap(catalog, lineage, end.last),
@@ -145,9 +145,9 @@ def tip_of_archive(catalog: Catalog, end: Tip, grid: Grid | None = None) -> Tip:
     )
 
 
-def tip_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> Tip:
+def known_end_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> KnownEnd:
     """Where a history ends with this binlog, which may still grow if it is not closed."""
-    end = Tip(lineage=lineage).after([binlog])
+    end = KnownEnd(lineage=lineage).after([binlog])
     return replace(end, closed=closed, overlap=overlap_of(binlog))
 
 

@@ -21,7 +21,7 @@ Before = Callable[[BinlogName], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tip:
+class KnownEnd:
     """The end of what is known of a lineage: after `size` bytes of the binlog `last`.
 
     `last` is None if nothing is known, `size` 0 if nothing is known of its end. `closed`: `last` is
@@ -81,11 +81,11 @@ class Tip:
             return None
         return Position.of(self.end, self.gtids)
 
-    def after(self, binlogs: Iterable[BinlogReading]) -> "Tip":
+    def after(self, binlogs: Iterable[BinlogReading]) -> "KnownEnd":
         """The end once these complete binlogs, which follow in order, are known too."""
         end = self
         for binlog in binlogs:
-            end = Tip(
+            end = KnownEnd(
                 lineage=self.lineage,
                 last=binlog.name,
                 size=binlog.size,
@@ -114,28 +114,32 @@ class Tip:
         return ""
 
 
-def nothing_of(lineage: Lineage) -> Tip:
+def nothing_of(lineage: Lineage) -> KnownEnd:
     """The end of a lineage of which nothing is there: it begins with its first binlog, or floor."""
     before = lineage.floor.gtid_set if lineage.floor is not None else lineage.gtid_set
-    return Tip(lineage=lineage, gtids=parse(before, lineage.flavour))
+    return KnownEnd(lineage=lineage, gtids=parse(before, lineage.flavour))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoOn:
-    """The lineage continues after its end `tip`; `again`: in a binlog of which a part is known."""
+    """The lineage continues after its known end; `again`: in a binlog of which a part is known."""
 
-    tip: Tip
+    known_end: KnownEnd
     again: bool
 
     @property
     def begin(self) -> BinlogName:
         """The binlog that it continues with."""
-        return self.tip.last if self.again and self.tip.last is not None else self.tip.following
+        return (
+            self.known_end.last
+            if self.again and self.known_end.last is not None
+            else self.known_end.following
+        )
 
     @property
     def overlap(self) -> Overlap | None:
         """The known bytes that come again; None if the binlog is read from its first byte on."""
-        return self.tip.overlap if self.again else None
+        return self.known_end.overlap if self.again else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,18 +161,18 @@ Course = GoOn | Begin | Contradicts
 
 
 def parent(
-    tip: Tip,
+    known_end: KnownEnd,
     join: Join,
     *,
     place: FilePosition | None = None,
     gtids: Gtids | None = None,
     missing: str = "",
 ) -> Parent:
-    """The parent of a lineage that begins after this tip, or after a place before it."""
-    binlog, offset = place or (tip.last, tip.size)
-    executed = gtids if place is not None else tip.gtids
+    """The parent of a lineage that begins after this end, or after a place before it."""
+    binlog, offset = place or (known_end.last, known_end.size)
+    executed = gtids if place is not None else known_end.gtids
     return Parent(
-        lineage=tip.lineage.id,
+        lineage=known_end.lineage.id,
         binlog=binlog,
         offset=offset,
         gtid_set=str(executed) if executed is not None else "",
@@ -177,76 +181,78 @@ def parent(
     )
 
 
-def same_server(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Course:
+def same_server(known_end: KnownEnd, listed: Sequence[ServerBinlog], before: Before) -> Course:
     """How the history of the server that wrote this lineage continues, by its own account.
 
     `listed` are the server's binlogs, oldest first, at least one.
     """
     rows = {row.name: row for row in listed}
-    last, following = tip.last, tip.following
+    last, following = known_end.last, known_end.following
     row = rows.get(last) if last else None
     if last is not None and row is not None:
-        if row.size < tip.size or (tip.closed and row.size != tip.size):
-            return Contradicts(why=f"its {last} has {row.size} bytes, {tip.size} are known")
+        if row.size < known_end.size or (known_end.closed and row.size != known_end.size):
+            return Contradicts(why=f"its {last} has {row.size} bytes, {known_end.size} are known")
         newer = any(name > last for name in rows)
-        if tip.closed and newer and following not in rows:
+        if known_end.closed and newer and following not in rows:
             return Contradicts(why=f"it has no {following}")
-        return GoOn(tip=tip, again=True)
+        return GoOn(known_end=known_end, again=True)
     if following in rows:
-        return _next(tip, following, before)
-    return _elsewhere(tip, listed[0].name, before)
+        return _next(known_end, following, before)
+    return _elsewhere(known_end, listed[0].name, before)
 
 
-def _elsewhere(tip: Tip, oldest: BinlogName, before: Before) -> Course:
+def _elsewhere(known_end: KnownEnd, oldest: BinlogName, before: Before) -> Course:
     """The server has neither the last known binlog nor the next one."""
-    following = tip.following
+    following = known_end.following
     if oldest.prefix == following.prefix and oldest > following:
-        return _behind_a_gap(tip, oldest, before)
-    if tip.last is None and tip.lineage.floor is not None:  # all of it was pruned
-        previous = _parsed(before(oldest), tip.lineage.flavour)
-        if tip.gtids is not None and previous is not None and tip.gtids <= previous:
-            return _gap(tip, oldest, previous)
-        return Begin(begin=oldest, parent=parent(tip, "unknown"))
-    if tip.last is None:  # the lineage has no byte yet: replace it
-        return Begin(begin=oldest, parent=tip.lineage.parent)
-    if oldest.prefix != following.prefix and tip.gtids:  # a RESET keeps the prefix, and no GTIDs
-        previous = _parsed(before(oldest), tip.lineage.flavour)
-        if previous is not None and tip.gtids <= previous:
-            return _gap(tip, oldest, previous)
+        return _behind_a_gap(known_end, oldest, before)
+    if known_end.last is None and known_end.lineage.floor is not None:  # all of it was pruned
+        previous = _parsed(before(oldest), known_end.lineage.flavour)
+        if known_end.gtids is not None and previous is not None and known_end.gtids <= previous:
+            return _gap(known_end, oldest, previous)
+        return Begin(begin=oldest, parent=parent(known_end, "unknown"))
+    if known_end.last is None:  # the lineage has no byte yet: replace it
+        return Begin(begin=oldest, parent=known_end.lineage.parent)
+    if (
+        oldest.prefix != following.prefix and known_end.gtids
+    ):  # a RESET keeps the prefix, and no GTIDs
+        previous = _parsed(before(oldest), known_end.lineage.flavour)
+        if previous is not None and known_end.gtids <= previous:
+            return _gap(known_end, oldest, previous)
     return Contradicts(why=f"it has no {following}")
 
 
-def _next(tip: Tip, following: BinlogName, before: Before) -> Course:
+def _next(known_end: KnownEnd, following: BinlogName, before: Before) -> Course:
     """The server has the next binlog, but no longer the last known one.
 
     The first binlog of a lineage is compared with lineage.json, one at a floor by its GTIDs.
     """
-    if tip.last is None and tip.lineage.floor is None:
-        return GoOn(tip=tip, again=False)
-    previous = _parsed(before(following), tip.lineage.flavour)
-    if tip.gtids is not None and previous is not None:
-        if previous == tip.gtids:
-            return GoOn(tip=tip, again=False)
-        if tip.gtids <= previous and not tip.closed:
-            return _gap(tip, following, previous)
+    if known_end.last is None and known_end.lineage.floor is None:
+        return GoOn(known_end=known_end, again=False)
+    previous = _parsed(before(following), known_end.lineage.flavour)
+    if known_end.gtids is not None and previous is not None:
+        if previous == known_end.gtids:
+            return GoOn(known_end=known_end, again=False)
+        if known_end.gtids <= previous and not known_end.closed:
+            return _gap(known_end, following, previous)
         return Contradicts(why=f"its {following} begins after {previous or 'no GTIDs'}, what is "
-                           f"known ends with {tip.gtids or 'none'}")  # fmt: skip
-    if tip.closed and tip.rotates_to in (None, following):
-        return GoOn(tip=tip, again=False)
-    return _gap(tip, following, previous)
+                           f"known ends with {known_end.gtids or 'none'}")  # fmt: skip
+    if known_end.closed and known_end.rotates_to in (None, following):
+        return GoOn(known_end=known_end, again=False)
+    return _gap(known_end, following, previous)
 
 
-def _behind_a_gap(tip: Tip, oldest: BinlogName, before: Before) -> Course:
+def _behind_a_gap(known_end: KnownEnd, oldest: BinlogName, before: Before) -> Course:
     """The server's oldest binlog comes after the one that would be next."""
-    previous = _parsed(before(oldest), tip.lineage.flavour)
-    if tip.gtids is not None and previous is not None and not tip.gtids <= previous:
+    previous = _parsed(before(oldest), known_end.lineage.flavour)
+    if known_end.gtids is not None and previous is not None and not known_end.gtids <= previous:
         return Contradicts(why=f"its {oldest} begins after {previous or 'no GTIDs'}, what is "
-                           f"known ends with {tip.gtids or 'none'}")  # fmt: skip
-    return _gap(tip, oldest, previous)
+                           f"known ends with {known_end.gtids or 'none'}")  # fmt: skip
+    return _gap(known_end, oldest, previous)
 
 
 def unservable(
-    tip: Tip,
+    known_end: KnownEnd,
     listed: Sequence[ServerBinlog],
     before: Before,
     unreadable: BinlogName | None = None,
@@ -255,40 +261,44 @@ def unservable(
 
     Or a later binlog, which is `unreadable` then. None if there is no binlog after it.
     """
-    behind = unreadable or tip.last
+    behind = unreadable or known_end.last
     later = [row.name for row in listed if behind is not None and row.name > behind]
     if not later:
         return None
-    return _gap(tip, later[0], _parsed(before(later[0]), tip.lineage.flavour))
+    return _gap(known_end, later[0], _parsed(before(later[0]), known_end.lineage.flavour))
 
 
-def left_out(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Begin | None:
-    """The lineage after rows that are in no binlog: it begins with the binlog after the tip.
+def left_out(known_end: KnownEnd, listed: Sequence[ServerBinlog], before: Before) -> Begin | None:
+    """The lineage after rows that are in no binlog: it begins with the binlog after the known end.
 
-    None if the tip is no end of a binlog, or the server does not have the next one.
+    None if that is no end of a binlog, or the server does not have the next one.
     """
-    begin = tip.following
-    if not tip.closed or begin not in {row.name for row in listed}:
+    begin = known_end.following
+    if not known_end.closed or begin not in {row.name for row in listed}:
         return None
-    found = _gap(tip, begin, _parsed(before(begin), tip.lineage.flavour)).parent
-    assert found is not None  # noqa: S101 - it has the tip
+    found = _gap(known_end, begin, _parsed(before(begin), known_end.lineage.flavour)).parent
+    assert found is not None  # noqa: S101 - it has the known end
     named = found.missing if found.gtid_set else ""
     return Begin(begin=begin, parent=replace(found, join="gap", missing=named, unlogged=True))
 
 
-def _gap(tip: Tip, begin: BinlogName, previous: Gtids | None) -> Begin:
+def _gap(known_end: KnownEnd, begin: BinlogName, previous: Gtids | None) -> Begin:
     """A lineage that begins after what the source no longer has."""
-    if tip.gtids is not None and previous is not None and (tip.gtids or previous):
-        missing = _difference(previous, tip.gtids)
+    if known_end.gtids is not None and previous is not None and (known_end.gtids or previous):
+        missing = _difference(previous, known_end.gtids)
         join: Join = "gap" if missing else "exact"
-        return Begin(begin=begin, parent=parent(tip, join, missing=missing))
-    return Begin(begin=begin, parent=parent(tip, "gap", missing=_names(tip, begin)))
+        return Begin(begin=begin, parent=parent(known_end, join, missing=missing))
+    return Begin(begin=begin, parent=parent(known_end, "gap", missing=_names(known_end, begin)))
 
 
-def _names(tip: Tip, begin: BinlogName) -> str:
-    """The names of what is between the tip and this binlog."""
-    first, last = tip.following, begin.number - 1
-    names = [] if tip.closed or tip.last is None else [f"{tip.last} from {tip.size} on"]
+def _names(known_end: KnownEnd, begin: BinlogName) -> str:
+    """The names of what is between the known end and this binlog."""
+    first, last = known_end.following, begin.number - 1
+    names = (
+        []
+        if known_end.closed or known_end.last is None
+        else [f"{known_end.last} from {known_end.size} on"]
+    )
     if first.number == last:
         names.append(str(first))
     elif first.number < last:
@@ -302,26 +312,26 @@ def _difference(larger: Gtids, smaller: Gtids) -> str:
     return "" if larger == smaller else f"after {smaller or 'nothing'} up to {larger}"
 
 
-def acceptable(tip: Tip, executed: Gtids | None) -> bool:
-    """Whether another server has taken over: it has all transactions before the tip's last binlog.
+def acceptable(known_end: KnownEnd, executed: Gtids | None) -> bool:
+    """Whether another server has taken over: it has all transactions before the last known binlog.
 
     It must also have a transaction of the lineage's own server: two clones of one image have the
     same beginning, but neither is the successor of the other.
     """
-    if executed is None or tip.gtids is None or not has(executed, tip.gtids_before):
+    if executed is None or known_end.gtids is None or not has(executed, known_end.gtids_before):
         return False
-    return _shares_own(tip, executed)
+    return _shares_own(known_end, executed)
 
 
-def _shares_own(tip: Tip, executed: Gtids) -> bool:
-    own = tip.lineage.server_uuid
-    if isinstance(executed, GtidSet) and isinstance(tip.gtids, GtidSet):
-        return any(uuid == own.lower() for uuid, _, _ in (tip.gtids & executed).runs())
-    if isinstance(executed, MariadbGtidList) and isinstance(tip.gtids, MariadbGtidList):
+def _shares_own(known_end: KnownEnd, executed: Gtids) -> bool:
+    own = known_end.lineage.server_uuid
+    if isinstance(executed, GtidSet) and isinstance(known_end.gtids, GtidSet):
+        return any(uuid == own.lower() for uuid, _, _ in (known_end.gtids & executed).runs())
+    if isinstance(executed, MariadbGtidList) and isinstance(known_end.gtids, MariadbGtidList):
         there = {(domain, server) for domain, server, _ in executed.gtids()}
         return any(
             own.startswith(f"{server:08x}-") and (domain, server) in there
-            for domain, server, _ in tip.gtids.gtids()
+            for domain, server, _ in known_end.gtids.gtids()
         )
     return False
 
@@ -332,7 +342,7 @@ def has(executed: Gtids, gtids: Gtids | None) -> bool:
 
 
 def successor(
-    tip: Tip,
+    known_end: KnownEnd,
     executed: Gtids | None,
     listed: Sequence[ServerBinlog],
     before: Before,
@@ -346,16 +356,16 @@ def successor(
     nothing else.
     """
     oldest = listed[0].name
-    whole = executed is not None and has(executed, tip.gtids)
-    found = parent(tip, "exact") if whole else cut(executed) if executed is not None else None
-    if tip.goes_back:
+    whole = executed is not None and has(executed, known_end.gtids)
+    found = parent(known_end, "exact") if whole else cut(executed) if executed is not None else None
+    if known_end.goes_back:
         found = None
     if found is None or not found.gtid_set:
-        return Begin(begin=oldest, parent=parent(tip, "unknown"))
-    known = parse(found.gtid_set, tip.lineage.flavour)
+        return Begin(begin=oldest, parent=parent(known_end, "unknown"))
+    known = parse(found.gtid_set, known_end.lineage.flavour)
     previous: Gtids | None = None
     for row in reversed(listed):
-        previous = _parsed(before(row.name), tip.lineage.flavour)
+        previous = _parsed(before(row.name), known_end.lineage.flavour)
         if previous is not None and previous <= known:
             return Begin(begin=row.name, parent=found)
     if previous is None:

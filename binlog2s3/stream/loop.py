@@ -36,7 +36,7 @@ from binlog2s3.stream.board import Board
 from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.reporter import Pulse, Reporter, position_of
-from binlog2s3.stream.resume import Pilot
+from binlog2s3.stream.resume import Resumption
 from binlog2s3.stream.retry import wait_for
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.shutdown import Periodic, Stop
@@ -45,7 +45,7 @@ from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import mend_entries, sweep_spool
 from binlog2s3.stream.startup import StartResult
 from binlog2s3.stream.systemd import Alive, Notifier
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Workers
@@ -116,25 +116,25 @@ class Loop:
             uploads=self._uploads,
             stop=stop,
         )
-        self._intake = Intake(
+        self._tracking = Tracking(
             store=self._store,
             layout=layout,
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
         )
-        self._pager = Pager(store=self._store, layout=layout, intake=self._intake, stop=stop)
+        self._pager = Pager(store=self._store, layout=layout, tracking=self._tracking, stop=stop)
         self._runs = Runs(
             config,
             spool=spool,
-            intake=self._intake,
+            tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            pilot=Pilot(config, Catalog(self._store, layout), spool, stop.event),
+            resumption=Resumption(config, Catalog(self._store, layout), spool, stop.event),
             connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,
-            heading=begun.heading,
+            next_run=begun.next_run,
         )
         self._reporter = self._report()
         stop.wake = self._workers.wake
@@ -144,7 +144,7 @@ class Loop:
             self._config,
             watch=self._watch,
             runs=self._runs,
-            intake=self._intake,
+            tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
             pulse=self._pulse,
@@ -214,30 +214,30 @@ class Loop:
         if known is None or not (found.described or found.tracks):
             return
         for end, tracks in found.left_behind:
-            self._intake.resume(end, ended=True)
+            self._tracking.resume(end, ended=True)
             for track in tracks:
-                self._intake.admit(track)
-            self._intake.judge({})
-        self._intake.resume(known, described=found.described)
+                self._tracking.admit(track)
+            self._tracking.judge({})
+        self._tracking.resume(known, described=found.described)
         if self._begun.unlogged:
-            self._intake.saw_no_binlog(self._begun.unlogged, None)
+            self._tracking.saw_no_binlog(self._begun.unlogged, None)
         for track in found.tracks:
-            self._intake.admit(track)
-        self._intake.judge({})
-        self._intake.known = self._intake.end
-        course = self._begun.heading.course if self._begun.heading is not None else None
-        if isinstance(course, GoOn) and course.tip.lineage.id == known.lineage.id:
-            self._intake.known = course.tip
+            self._tracking.admit(track)
+        self._tracking.judge({})
+        self._tracking.known = self._tracking.end
+        course = self._begun.next_run.course if self._begun.next_run is not None else None
+        if isinstance(course, GoOn) and course.known_end.lineage.id == known.lineage.id:
+            self._tracking.known = course.known_end
         for name in (*known.in_parts, *(binlog.name for binlog in found.undescribed)):
             self._uploads.sweep(name)
 
     def _bring_in(self) -> None:
         """Upload the spool: the source cannot continue, and nothing else may have these bytes."""
-        last = self._intake.last
+        last = self._tracking.last
         if last is not None and not last.closed:
-            self._intake.abandon(last)
+            self._tracking.abandon(last)
         try:
-            while not (self._stop.event.is_set() or self._intake.done):
+            while not (self._stop.event.is_set() or self._tracking.done):
                 self._runs.work(_POLL_SECONDS)
         except Binlog2s3Error as error:
             _log.error("not all of the spool could be uploaded", error)
@@ -297,21 +297,21 @@ class Loop:
             more = reading and self._runs.round(_POLL_SECONDS)
             if not reading:
                 self._uploads.step(_POLL_SECONDS)
-            if not more and self._intake.done:
+            if not more and self._tracking.done:
                 return
 
     def _reached(self) -> FilePosition | None:
         """How far the source was read; between two runs, how far by the last one."""
-        last = self._intake.last
+        last = self._tracking.last
         return self._runs.reached() or (last.end if last is not None else None)
 
     def _look(self) -> float:
-        """Let the watch look, and the intake know what it sees. Called by the thread `watch`."""
+        """Let the watch look, and `Tracking` know what it sees. Called by the thread `watch`."""
         position = self._watch.look(self._reached())
         if position is not None:
-            self._intake.seen(position)
-        elif self._watch.unlogged(uuid := self._intake.server_uuid):
-            self._intake.saw_no_binlog(uuid, self._watch.newest)
+            self._tracking.seen(position)
+        elif self._watch.unlogged(uuid := self._tracking.server_uuid):
+            self._tracking.saw_no_binlog(uuid, self._watch.newest)
         return min(_WATCH_SECONDS, self._config.stream.stall_timeout / 4)
 
     def _look_up(self) -> float:
@@ -320,8 +320,8 @@ class Loop:
         return _NAME_SECONDS
 
     def _progress(self, beat: Heartbeat) -> Heartbeat:
-        sight, lineage = self._watch.sight, self._intake.newest_lineage
-        coverage = self._intake.coverage
+        source_state, lineage = self._watch.source_state, self._tracking.newest_lineage
+        coverage = self._tracking.coverage
         status = None
         if self._board is None:
             now = self.status()
@@ -333,14 +333,14 @@ class Loop:
             beat,
             state=now.state,
             lineage=lineage.id if lineage else None,
-            server_uuid=self._intake.server_uuid or self._begun.server_uuid,
+            server_uuid=self._tracking.server_uuid or self._begun.server_uuid,
             durable=coverage.durable if coverage is not None else None,
-            server=position_of(sight),
-            covered_until=self._intake.covered_until(),
+            server=position_of(source_state),
+            covered_until=self._tracking.covered_until(),
             status=without_gtids(status) if status is not None else None,
-            time_zone=self._intake.time_zone,
-            unlogged=self._intake.unlogged,
-            leaves_out=self._intake.leaves_out,
+            time_zone=self._tracking.time_zone,
+            unlogged=self._tracking.unlogged,
+            leaves_out=self._tracking.leaves_out,
         )
 
     def _store_over(self, succeeded: bool) -> None:

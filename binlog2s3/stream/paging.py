@@ -20,7 +20,7 @@ from binlog2s3.log import Log
 from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.shutdown import Periodic, Stop
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Tracking
 
 _log = Log("paging")
 _ROUND_SECONDS = 30.0
@@ -30,10 +30,10 @@ _PAUSE_SECONDS = 0.01  # between two entries: chunks go first
 class Pager:
     """Puts the pages of the lineage that grows."""
 
-    def __init__(self, *, store: Store, layout: Layout, intake: Intake, stop: Stop) -> None:
+    def __init__(self, *, store: Store, layout: Layout, tracking: Tracking, stop: Stop) -> None:
         self._store = store
         self._layout = layout
-        self._intake = intake
+        self._tracking = tracking
         self._stop = stop
         self._index: Index | None = None
         self._refused = ""
@@ -54,7 +54,7 @@ class Pager:
 
     def round(self, *, pause_seconds: float = _PAUSE_SECONDS) -> int:
         """Put the pages that are due and missing. Returns how many. Raises StoreError."""
-        lineage, coverage = self._intake.lineage, self._intake.coverage
+        lineage, coverage = self._tracking.lineage, self._tracking.coverage
         if lineage is None or coverage is None:
             return 0
         if self._index is None or self._index.lineage != lineage:

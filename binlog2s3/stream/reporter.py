@@ -53,9 +53,9 @@ from binlog2s3.status.model import (
 )
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.source_watch import Sight, Watch
+from binlog2s3.stream.source_watch import SourceState, Watch
 from binlog2s3.stream.spool import Room
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Stock, Uploader, least
 from binlog2s3.stream.writer import Writer
 
@@ -121,7 +121,7 @@ class Reporter:
         *,
         watch: Watch,
         runs: Runs,
-        intake: Intake,
+        tracking: Tracking,
         uploads: Uploader,
         writer: Writer,
         pulse: Pulse,
@@ -131,7 +131,7 @@ class Reporter:
         self._config = config
         self._watch = watch
         self._runs = runs
-        self._intake = intake
+        self._tracking = tracking
         self._uploads = uploads
         self._writer = writer
         self._pulse = pulse
@@ -167,10 +167,10 @@ class Reporter:
 
     def vitals(self) -> Vitals:
         """The measurements that state and troubles follow from."""
-        now, sight = self._clock(), self._watch.sight
-        at, reached = sight.position, self._runs.reached()
+        now, source_state = self._clock(), self._watch.source_state
+        at, reached = source_state.position, self._runs.reached()
         place = at.place if at is not None else None
-        self._answered_at = max(self._answered_at, sight.position_at)
+        self._answered_at = max(self._answered_at, source_state.position_at)
         ahead = place is not None and (reached is None or reached < place)
         paused = self._runs.pressure.paused
         self._ahead_since = (self._ahead_since or now) if ahead and not paused else None
@@ -198,10 +198,10 @@ class Reporter:
             unread=not (self._has_run or paused),
             idle=place is not None and reached == place and not due,
             behind=due > self._config.s3.part_size or self._behind(reached, place),
-            source_error=str(sight.error or ""),
-            source_hint=getattr(sight.error, "hint", ""),
+            source_error=str(source_state.error or ""),
+            source_hint=getattr(source_state.error, "hint", ""),
             source_silent=now - self._answered_at,
-            unlogged=isinstance(sight.error, UnloggedError),
+            unlogged=isinstance(source_state.error, UnloggedError),
             read_idle=self._since(now, self._ahead_since, self._runs.read_at),
             store_error=error,
             store_hint=hint,
@@ -246,22 +246,22 @@ class Reporter:
 
     def status(self) -> Status:
         """The status at this moment."""
-        now, sight, stock, config = (
+        now, source_state, stock, config = (
             self._clock(),
-            self._watch.sight,
+            self._watch.source_state,
             self._uploads.stock,
             self._config,
         )
         state, troubles = judge(self.vitals(), config.timing)
-        coverage = self._intake.coverage
+        coverage = self._tracking.coverage
         durable = coverage.durable if coverage is not None else None
-        lineage = self._intake.newest_lineage
+        lineage = self._tracking.newest_lineage
         named = lineage.id if lineage is not None else None
-        covered = self._writer.furthest_covered(named, self._intake.covered_until())
-        lag = self._lag(now, sight, stock, durable, covered)
+        covered = self._writer.furthest_covered(named, self._tracking.covered_until())
+        lag = self._lag(now, source_state, stock, durable, covered)
         me = self._writer.me
         text, moment, _ = self._store_error()
-        child, run, source = self._runs, self._runs.run, self._source(now, sight)
+        child, run, source = self._runs, self._runs.run, self._source(now, source_state)
         paused = child.pressure.paused
         newest, at = stock.newest_commit_us if stock else None, datetime.now(UTC)
         return Status(
@@ -295,7 +295,7 @@ class Reporter:
                 errors=self._pulse.errors + self._uploads.counts.failures,
             ),
             totals=self._totals() if stock else None,
-            purge=self._purge(sight, lag),
+            purge=self._purge(source_state, lag),
             history=self._history,
             backups=self._backups,
             drill=self._drill,
@@ -331,33 +331,37 @@ class Reporter:
     def _wall(now: float, at: float | None) -> datetime | None:
         return None if at is None else datetime.now(UTC) - timedelta(seconds=now - at)
 
-    def _source(self, now: float, sight: Sight) -> SourceStatus:
-        at, lineage = sight.position, self._intake.newest_lineage
+    def _source(self, now: float, source_state: SourceState) -> SourceStatus:
+        at, lineage = source_state.position, self._tracking.newest_lineage
         return SourceStatus(
-            uuid=self._intake.server_uuid,
+            uuid=self._tracking.server_uuid,
             flavour=lineage.flavour if lineage is not None else None,
-            position=position_of(sight),
+            position=position_of(source_state),
             asked_at=at.asked_at if at is not None else None,
-            silent_seconds=now - sight.position_at if at is not None else None,
-            read_only=sight.read_only,
-            error=str(sight.error or ""),
+            silent_seconds=now - source_state.position_at if at is not None else None,
+            read_only=source_state.read_only,
+            error=str(source_state.error or ""),
         )
 
     def _lag(
         self,
         now: float,
-        sight: Sight,
+        source_state: SourceState,
         stock: Stock | None,
         durable: Position | None,
         covered: datetime | None,
     ) -> Lag:
-        at, coverage = sight.position, self._intake.coverage
-        lineage, timing = self._intake.lineage, self._config.timing
-        answer_age = now - sight.position_at if at is not None and sight.error is None else None
+        at, coverage = source_state.position, self._tracking.coverage
+        lineage, timing = self._tracking.lineage, self._config.timing
+        answer_age = (
+            now - source_state.position_at
+            if at is not None and source_state.error is None
+            else None
+        )
         # commit times are by the source's clock
         there = datetime.now(UTC)
         if at is not None:
-            there = at.asked_at + timedelta(seconds=now - sight.position_at)
+            there = at.asked_at + timedelta(seconds=now - source_state.position_at)
         oldest = stock.oldest_commit_us if stock is not None else None
         here = durable.place if durable is not None else None
         all_durable = (
@@ -365,7 +369,7 @@ class Reporter:
             and here is not None
             and here >= at.place
             and oldest is None
-            and not self._intake.is_behind
+            and not self._tracking.is_behind
             and (coverage is None or coverage.contradictions == 0)
         )
         seconds = lag_seconds(
@@ -380,7 +384,7 @@ class Reporter:
             return Lag(seconds=seconds)
         if coverage.contradictions > 1:
             return Lag(seconds=seconds)
-        sizes = {row.name: row.size for row in sight.listed}
+        sizes = {row.name: row.size for row in source_state.listed}
         # what was read since then is committed, too
         place = max(at.place, self._runs.reached() or at.place)
         behind = lag_bytes(here or FilePosition(coverage.following, 0), place, sizes)
@@ -390,21 +394,23 @@ class Reporter:
             waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
         return Lag(bytes=behind, transactions=counted(behind, waiting), seconds=seconds)
 
-    def _purge(self, sight: Sight, lag: Lag) -> Purge:
-        coverage, names = self._intake.coverage, sorted(row.name for row in sight.listed)
-        seconds = purge_seconds(sight.expire_seconds, lag)
+    def _purge(self, source_state: SourceState, lag: Lag) -> Purge:
+        coverage, names = self._tracking.coverage, sorted(row.name for row in source_state.listed)
+        seconds = purge_seconds(source_state.expire_seconds, lag)
         if coverage is None or not names:
             return Purge(
-                expires=sight.expires, expire_seconds=sight.expire_seconds, seconds=seconds
+                expires=source_state.expires,
+                expire_seconds=source_state.expire_seconds,
+                seconds=seconds,
             )
         # older ones than the lineage's first are not in its archive, but would be deleted too
-        lineage = self._intake.lineage
+        lineage = self._tracking.lineage
         ours = lineage is not None and names[0] >= lineage.first_binlog
         archived = [name for name in names if ours and coverage.has(name)]
         following = next((name for name in names if archived and name > archived[-1]), None)
         return Purge(
-            expires=sight.expires,
-            expire_seconds=sight.expire_seconds,
+            expires=source_state.expires,
+            expire_seconds=source_state.expire_seconds,
             seconds=seconds,
             newest_safe=str(archived[-1]) if following is not None else None,
             to=str(following) if following is not None else None,
@@ -415,7 +421,7 @@ class Reporter:
 
         Returns the seconds until this is to be asked again.
         """
-        lineage, (seen, then) = self._intake.lineage, self._looked_at
+        lineage, (seen, then) = self._tracking.lineage, self._looked_at
         now = self._clock()
         if lineage is None or (lineage.id == seen and now - then < _HISTORY_SECONDS):
             return _LOOK_SECONDS
@@ -431,9 +437,9 @@ class Reporter:
         return _LOOK_SECONDS
 
 
-def position_of(sight: Sight) -> Position | None:
+def position_of(source_state: SourceState) -> Position | None:
     """The source's position; None before it has answered."""
-    at = sight.position
+    at = source_state.position
     if at is None:
         return None
     return Position(binlog=at.place.binlog, offset=at.place.offset, gtid_set=at.gtid_set)

@@ -25,14 +25,14 @@ from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, start
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find, refuse_unguarded
 from binlog2s3.server.omissions import omissions, omitted
-from binlog2s3.stream.archive_end import archive_end, tip_of_archive
+from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
 from binlog2s3.stream.compare import Common, Finder, cut, prove
 from binlog2s3.stream.continuation import (
     Begin,
     Contradicts,
     Course,
     GoOn,
-    Tip,
+    KnownEnd,
     acceptable,
     left_out,
     parent,
@@ -48,7 +48,7 @@ _log = Log("resume")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heading:
+class NextRun:
     """Where the next run begins, on this server.
 
     `course`: after which end a lineage continues, or with which binlog a new one begins.
@@ -98,8 +98,10 @@ class Doubt:
     left_out: bool = False
 
 
-class Pilot:
-    """Finds the heading. Its probes run in the spool, in directories that are discarded.
+class Resumption:
+    """Finds where the next run begins.
+
+    Its probes run in the spool, in directories that are discarded.
 
     It may take long, as whole binlogs may be compared: `stop` ends that.
     """
@@ -117,8 +119,10 @@ class Pilot:
         self._stop = stop
         self._checked: set[str] = set()
 
-    def heading(self, server: Server, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
-        """Where to continue after `tip`.
+    def next_run(
+        self, server: Server, known_end: KnownEnd | None, doubt: Doubt | None = None
+    ) -> NextRun:
+        """Where to continue after `known_end`.
 
         Raises SourceError if the source cannot be asked, refuses, or is refused, and GapError if
         there is a gap and --on-gap is stop.
@@ -137,7 +141,7 @@ class Pilot:
             server.check_privileges(listed[0].name)
             self._checked.add(facts.uuid)
         zone, started = _time_zone(server)
-        plain = Heading(
+        plain = NextRun(
             facts=facts,
             tool=tool,
             listed=listed,
@@ -147,17 +151,17 @@ class Pilot:
             started_at=started,
             gtids_outside=server.gtids_outside(listed[0].name),
         )
-        if tip is None:
+        if known_end is None:
             return replace(plain, course=Begin(begin=self._first(listed, doubt)))
-        if facts.flavour != tip.lineage.flavour:
-            raise _refused(tip, facts, "it is of another flavour")
+        if facts.flavour != known_end.lineage.flavour:
+            raise _refused(known_end, facts, "it is of another flavour")
         course: Course
-        if facts.uuid == tip.lineage.server_uuid and doubt is not None and doubt.taken:
-            course = self._beside(server, plain, tip.lineage)
-        elif facts.uuid == tip.lineage.server_uuid:
-            course = self._same(server, plain, tip, doubt)
+        if facts.uuid == known_end.lineage.server_uuid and doubt is not None and doubt.taken:
+            course = self._beside(server, plain, known_end.lineage)
+        elif facts.uuid == known_end.lineage.server_uuid:
+            course = self._same(server, plain, known_end, doubt)
         else:
-            course = self._another(server, plain, tip, doubt)
+            course = self._another(server, plain, known_end, doubt)
         if (after := server.facts().uuid) != facts.uuid:
             raise SourceError(
                 f"the server changed while it was asked: {facts.uuid}, then {after}",
@@ -183,13 +187,13 @@ class Pilot:
                      binlog=doubt.unreadable, why=doubt.why, begin=later[0])  # fmt: skip
         return later[0]
 
-    def _steered(self, plain: Heading, course: Course, *, anew: bool) -> Heading:
+    def _steered(self, plain: NextRun, course: Course, *, anew: bool) -> NextRun:
         """Go that way; `anew`: an open binlog is read from its first byte."""
         if isinstance(course, GoOn):
-            tip = course.tip
-            if anew and not tip.closed:
-                course = replace(course, tip=replace(tip, overlap=None))
-            return replace(plain, course=course, leaves_out=_with_grown(plain, tip.lineage))
+            known_end = course.known_end
+            if anew and not known_end.closed:
+                course = replace(course, known_end=replace(known_end, overlap=None))
+            return replace(plain, course=course, leaves_out=_with_grown(plain, known_end.lineage))
         assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
         origin = course.parent
         if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
@@ -201,52 +205,57 @@ class Pilot:
             )
         return replace(plain, course=course)
 
-    def _beside(self, server: Server, plain: Heading, lineage: Lineage) -> Begin:
+    def _beside(self, server: Server, plain: NextRun, lineage: Lineage) -> Begin:
         """Go on in a new lineage, from the first binlog on that has no entry in this one."""
         end = replace(archive_end(self._catalog, lineage), next_size=0)
-        tip = tip_of_archive(self._catalog, end)
+        known_end = known_end_of_archive(self._catalog, end)
         later = [row for row in plain.listed if row.name >= end.following]
-        course = same_server(tip, later or plain.listed, server.gtids_before)
+        course = same_server(known_end, later or plain.listed, server.gtids_before)
         if isinstance(course, GoOn):
-            origin = parent(tip, "exact") if tip.last is not None else lineage.parent
+            origin = parent(known_end, "exact") if known_end.last is not None else lineage.parent
             return Begin(begin=course.begin, parent=origin)
         if isinstance(course, Contradicts):
-            return Begin(begin=(later or plain.listed)[0].name, parent=parent(tip, "unknown"))
+            return Begin(begin=(later or plain.listed)[0].name, parent=parent(known_end, "unknown"))
         return course
 
-    def _same(self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None) -> Course:
-        if doubt is not None and doubt.unreadable == tip.following:
-            behind = unservable(tip, plain.listed, server.gtids_before, doubt.unreadable)
+    def _same(
+        self, server: Server, plain: NextRun, known_end: KnownEnd, doubt: Doubt | None
+    ) -> Course:
+        if doubt is not None and doubt.unreadable == known_end.following:
+            behind = unservable(known_end, plain.listed, server.gtids_before, doubt.unreadable)
             if behind is None:
                 raise _unreadable(doubt)
             return behind
         if doubt is not None and doubt.left_out:
-            behind = left_out(tip, plain.listed, server.gtids_before)
+            behind = left_out(known_end, plain.listed, server.gtids_before)
             if behind is not None:
                 return behind
-        course = same_server(tip, plain.listed, server.gtids_before)
+        course = same_server(known_end, plain.listed, server.gtids_before)
         if doubt is None and not isinstance(course, Contradicts):
             return course
         why = course.why if isinstance(course, Contradicts) else doubt.why if doubt else ""
         _log.warning("the server contradicts the archive", server=plain.facts.uuid, why=why,
-                     lineage=tip.lineage.id)  # fmt: skip
-        finder = self._finder(server, plain.facts, plain.tool, tip.lineage)
+                     lineage=known_end.lineage.id)  # fmt: skip
+        finder = self._finder(server, plain.facts, plain.tool, known_end.lineage)
         try:
             common = finder.last_common([row.name for row in plain.listed])
         except SourceError as error:
-            behind = unservable(tip, plain.listed, server.gtids_before)
+            behind = unservable(known_end, plain.listed, server.gtids_before)
             if not error.unservable or behind is None:
                 raise
             _log.warning(
-                "the server cannot send the rest of the binlog", binlog=tip.last, error=error
+                "the server cannot send the rest of the binlog", binlog=known_end.last, error=error
             )
             return behind
-        if common is None and (node := self._another_node(server, plain, tip, finder)) is not None:
+        if (
+            common is None
+            and (node := self._another_node(server, plain, known_end, finder)) is not None
+        ):
             return node
-        return self._apart(server, plain, tip, common, refused=bool(doubt and doubt.refused))
+        return self._apart(server, plain, known_end, common, refused=bool(doubt and doubt.refused))
 
     def _another_node(
-        self, server: Server, plain: Heading, tip: Tip, finder: Finder
+        self, server: Server, plain: NextRun, known_end: KnownEnd, finder: Finder
     ) -> Begin | None:
         """How the history continues if this is another server with the same ids; None if not.
 
@@ -255,9 +264,11 @@ class Pilot:
         reset uses them again.
         """
         executed = server.executed() if plain.facts.flavour == "mariadb" else None
-        if not acceptable(tip, executed):  # as after a reset; no binlog needs to be read for that
+        if not acceptable(
+            known_end, executed
+        ):  # as after a reset; no binlog needs to be read for that
             return None
-        found = self._successor(server, plain, tip, executed)
+        found = self._successor(server, plain, known_end, executed)
         origin, names = found.parent, [row.name for row in plain.listed]
         if origin is None or origin.join != "exact":
             return None
@@ -267,53 +278,63 @@ class Pilot:
             "another server with the same server_id and gtid_domain_id: it has the archive's "
             "transactions",
             server=plain.facts.uuid,
-            lineage=tip.lineage.id,
+            lineage=known_end.lineage.id,
             hint="give each node of a cluster a gtid_domain_id of its own",
         )
         return found
 
     def _apart(
-        self, server: Server, plain: Heading, tip: Tip, common: Common | None, *, refused: bool
+        self,
+        server: Server,
+        plain: NextRun,
+        known_end: KnownEnd,
+        common: Common | None,
+        *,
+        refused: bool,
     ) -> Course:
         if common is None:
-            return Begin(begin=plain.listed[0].name, parent=parent(tip, "unknown"))
+            return Begin(begin=plain.listed[0].name, parent=parent(known_end, "unknown"))
         rows = {row.name: row for row in plain.listed}
         begin, offset = common.place
         size = rows[begin].size
-        if common.whole and begin == tip.last and size >= tip.size and not (
-            tip.closed and size != tip.size
+        if common.whole and begin == known_end.last and size >= known_end.size and not (
+            known_end.closed and size != known_end.size
         ):  # fmt: skip
-            behind = unservable(tip, plain.listed, server.gtids_before) if refused else None
-            return behind or GoOn(tip=tip, again=True)
+            behind = unservable(known_end, plain.listed, server.gtids_before) if refused else None
+            return behind or GoOn(known_end=known_end, again=True)
         if common.whole and size == offset and begin.next() in rows:
             begin = begin.next()
-        place = parent(tip, "exact", place=common.place, gtids=common.gtids)
+        place = parent(known_end, "exact", place=common.place, gtids=common.gtids)
         return Begin(begin=begin, parent=place)
 
     def _another(
-        self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None
+        self, server: Server, plain: NextRun, known_end: KnownEnd, doubt: Doubt | None
     ) -> GoOn | Begin:
         executed, uuid = server.executed(), plain.facts.uuid
         allowed = (self._config.stream.accept_new_server or "").lower()
-        if uuid.lower() != allowed and not acceptable(tip, executed):
-            raise _refused(tip, plain.facts, "it does not have the archive's transactions")
+        if uuid.lower() != allowed and not acceptable(known_end, executed):
+            raise _refused(known_end, plain.facts, "it does not have the archive's transactions")
         if doubt is None:
             for other in self._others(uuid):
                 course = same_server(other, plain.listed, server.gtids_before)
                 if isinstance(course, GoOn):
                     _log.warning("back at a server that was streamed before", server=uuid,
-                                 lineage=other.lineage.id, left=tip.lineage.id)  # fmt: skip
+                                 lineage=other.lineage.id, left=known_end.lineage.id)  # fmt: skip
                     return course
-        _log.warning("another server has taken over", server=uuid, before=tip.lineage.server_uuid)
-        return self._successor(server, plain, tip, executed)
+        _log.warning(
+            "another server has taken over", server=uuid, before=known_end.lineage.server_uuid
+        )
+        return self._successor(server, plain, known_end, executed)
 
-    def _successor(self, server: Server, plain: Heading, tip: Tip, executed: Gtids | None) -> Begin:
+    def _successor(
+        self, server: Server, plain: NextRun, known_end: KnownEnd, executed: Gtids | None
+    ) -> Begin:
         return successor(
-            tip,
+            known_end,
             executed,
             plain.listed,
             server.gtids_before,
-            cut=lambda had: self._cut(tip, had),
+            cut=lambda had: self._cut(known_end, had),
         )
 
     def _finder(self, server: Server, facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
@@ -352,24 +373,24 @@ class Pilot:
             prove=partial(prove, server, facts.uuid),
         )
 
-    def _others(self, uuid: str) -> Sequence[Tip]:
+    def _others(self, uuid: str) -> Sequence[KnownEnd]:
         """Where the lineages of this server end, the newest first."""
         ours = [one for one in self._catalog.lineages() if one.server_uuid == uuid]
         grid = Grid(self._config.s3.part_size)
         return [
-            tip_of_archive(self._catalog, archive_end(self._catalog, lineage), grid)
+            known_end_of_archive(self._catalog, archive_end(self._catalog, lineage), grid)
             for lineage in reversed(ours)
         ]
 
-    def _cut(self, tip: Tip, executed: Gtids) -> Parent | None:
-        found = cut(self._catalog, tip.lineage, executed)
+    def _cut(self, known_end: KnownEnd, executed: Gtids) -> Parent | None:
+        found = cut(self._catalog, known_end.lineage, executed)
         if found is None:
             return None
         place, gtids = found
-        return parent(tip, "exact", place=place, gtids=gtids)
+        return parent(known_end, "exact", place=place, gtids=gtids)
 
 
-def _with_grown(plain: Heading, lineage: Lineage) -> tuple[str, ...] | None:
+def _with_grown(plain: NextRun, lineage: Lineage) -> tuple[str, ...] | None:
     """What the source leaves out, with the GTIDs that came in without a binlog since it began."""
     known = GtidSet.parse(lineage.gtids_outside)
     grown = GtidSet.parse(plain.gtids_outside) - known
@@ -398,11 +419,11 @@ def _unreadable(doubt: Doubt) -> SourceError:
     )
 
 
-def _refused(tip: Tip, facts: ServerFacts, why: str) -> SourceError:
-    source = tip.lineage.source
+def _refused(known_end: KnownEnd, facts: ServerFacts, why: str) -> SourceError:
+    source = known_end.lineage.source
     return SourceError(
-        f"the bucket holds source {source} of server {tip.lineage.server_uuid}; this server is "
-        f"{facts.uuid}, and {why}",
+        f"the bucket holds source {source} of server {known_end.lineage.server_uuid}; "
+        f"this server is {facts.uuid}, and {why}",
         hint="was --source copied from another machine? each server needs a name of its own; if it "
         f"is the successor: --accept-new-server {facts.uuid}",
         refused=True,

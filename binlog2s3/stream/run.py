@@ -24,7 +24,7 @@ gained something |
 An error, or a full spool, ends a run: `ENDING`. An error between two runs: `RESTING`. Uploads go on
 in each state. What an error teaches is the same in all of them: see `Memory.learned`. All that is
 remembered between two runs is one value, `Memory`, and where the known history ends
-(`Intake.end`). The source is asked by a thread of its own, for which the loop does not wait.
+(`Tracking.end`). The source is asked by a thread of its own, for which the loop does not wait.
 
 `State`, `Event`, `NEXT` and `Memory` are values, and know neither clock nor process. `Run` is one
 run and its process. `Runs` carries out what they say.
@@ -62,14 +62,14 @@ from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Begin, GoOn
-from binlog2s3.stream.resume import Doubt, Heading, Pilot
+from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.retry import delay, unless
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun, as_spool_error
 from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Writer
 
@@ -268,9 +268,9 @@ class Run:
     when the server is known to have more than was read, None while it has not.
     """
 
-    def __init__(self, run: SpoolRun, heading: Heading, child: Child, tailer: Tailer) -> None:
+    def __init__(self, run: SpoolRun, next_run: NextRun, child: Child, tailer: Tailer) -> None:
         self.run = run
-        self.heading = heading
+        self.next_run = next_run
         self.child = child
         self.tailer = tailer
         self.is_over = False
@@ -281,7 +281,7 @@ class Run:
     @property
     def known_bytes(self) -> int:
         """How many bytes this run sends again."""
-        overlap = self.heading.overlap
+        overlap = self.next_run.overlap
         return overlap.end - overlap.begin if overlap is not None else 0
 
     @property
@@ -295,8 +295,8 @@ class Run:
     @property
     def has_gained(self) -> bool:
         """Whether this run has brought a complete event that was not known."""
-        current, overlap = self.tailer.current, self.heading.overlap
-        begin = FilePosition(self.heading.begin, overlap.end if overlap is not None else 0)
+        current, overlap = self.tailer.current, self.next_run.overlap
+        begin = FilePosition(self.next_run.begin, overlap.end if overlap is not None else 0)
         return current is not None and current.end > begin
 
     def reached(self) -> FilePosition | None:
@@ -330,7 +330,7 @@ class Run:
     @property
     def shown(self) -> Event | None:
         """What the known bytes have shown that came again; None before all of them have come."""
-        overlap = self.heading.overlap
+        overlap = self.next_run.overlap
         if overlap is None or not self.tailer.settled:
             return None
         return Event.SAME_BEGINNING if overlap.begin < MOST_BYTES else Event.SAME
@@ -339,13 +339,13 @@ class Run:
     def can_be_confirmed(self) -> bool:
         """Whether enough has come of the first binlog to ask the server for the same bytes."""
         track = self.tailer.current
-        if self.heading.overlap is not None:
+        if self.next_run.overlap is not None:
             return self.tailer.settled
         return track is not None and track.begun
 
     def received(self) -> tuple[int, bytes]:
         """What has come of the first MOST_BYTES of the first binlog, and from which offset on."""
-        name = self.heading.begin
+        name = self.next_run.begin
         begin, at = self.run.begin_of(name) or (0, 0)
         path = self.run.directory / str(name)
         with as_spool_error(path), path.open("rb") as file:
@@ -371,14 +371,14 @@ class Run:
         on and nothing comes for `patience` times the limit, ElsewhereError if the server is before
         what was read from it.
         """
-        sight, now = watch.sight, time.monotonic()
-        if sight.stranger:
+        source_state, now = watch.source_state, time.monotonic()
+        if source_state.stranger:
             raise SourceError(
-                f"another server answers under this address: {sight.stranger}",
+                f"another server answers under this address: {source_state.stranger}",
                 hint="a proxy or a fail-over; it is asked again",
                 transient=True,
             )
-        if sight.behind >= _BEHIND:
+        if source_state.behind >= _BEHIND:
             raise ElsewhereError("the server's position is before what was read from it")
         heard = max(watch.heard_at, self.moved, self.started)
         if now - heard > limit_seconds:
@@ -387,11 +387,11 @@ class Run:
                 hint="it hangs, or the network is cut; --stall-timeout says how long to wait",
                 transient=True,
             )
-        current, at = self.tailer.current, sight.position
+        current, at = self.tailer.current, source_state.position
         here = FilePosition(current.name, current.scanner.position) if current is not None else None
         has_all = here is not None and at is not None and at.place <= here
         if (self.tailer.settled and (at is None or has_all)) or (
-            at is None and sight.error is not None
+            at is None and source_state.error is not None
         ):
             self.ahead = None
             return
@@ -430,9 +430,9 @@ def _is_in(track: Track, directory: Path) -> bool:
 class Runs:
     """`supervise` returns when `stop` is set, and raises what only the operator can fix.
 
-    `heading` says where to continue, None if the source could not be asked yet. `connect` makes the
-    connection for one question. `memory` has the state. `run` is the run that is read, None between
-    two runs.
+    `next_run` says where to continue, None if the source could not be asked yet. `connect` makes
+    the connection for one question. `memory` has the state. `run` is the run that is read,
+    None between two runs.
     """
 
     def __init__(
@@ -440,30 +440,30 @@ class Runs:
         config: Config,
         *,
         spool: Spool,
-        intake: Intake,
+        tracking: Tracking,
         uploads: Uploader,
         writer: Writer,
-        pilot: Pilot,
+        resumption: Resumption,
         watch: Watch,
         connect: Callable[[], Server],
         stop: threading.Event,
-        heading: Heading | None,
+        next_run: NextRun | None,
     ) -> None:
         self._config = config
         self._spool = spool
-        self._intake = intake
+        self._tracking = tracking
         self._uploads = uploads
         self._writer = writer
-        self._pilot = pilot
+        self._resumption = resumption
         self._watch = watch
         self._connect = connect
         self._stop = stop
-        self._heading = heading
+        self._next_run = next_run
         self._grid = Grid(config.s3.part_size)
         self.memory = Memory()
         self._error: Exception | None = None
         self._read_before = (0, 0)
-        self.pressure = Pressure(config.spool_limits, spool, intake, uploads)
+        self.pressure = Pressure(config.spool_limits, spool, tracking, uploads)
         self.run: Run | None = None
         self.restarts = 0
         self.last_error: tuple[datetime, str] | None = None
@@ -563,7 +563,7 @@ class Runs:
             self.read_at = time.monotonic()
         self._prove(run)
         for new in run.take_new():
-            self._intake.admit(new)
+            self._tracking.admit(new)
         return read
 
     def reached(self) -> FilePosition | None:
@@ -607,40 +607,40 @@ class Runs:
     def _step(self, wait_seconds: float) -> None:
         """Judge what was read, unless nothing is proved yet; start requests, take outcomes."""
         if self.memory.state is not State.CONFIRMING:
-            streams = self._watch.streams(self._intake.server_uuid)
-            if self._intake.judge(self._watch.listed() if streams else {}, streaming=True):
+            streams = self._watch.streams(self._tracking.server_uuid)
+            if self._tracking.judge(self._watch.listed() if streams else {}, streaming=True):
                 self._watch.list_again()
         self._uploads.step(wait_seconds)
 
     def _begin(self) -> Event:
         """Ask the source where to continue, and start mysqlbinlog there."""
-        given, self._heading = self._heading, None
-        heading = given if given is not None and self.memory.doubt is None else self._ask()
-        self.pressure.refuse(heading.overlap)
+        given, self._next_run = self._next_run, None
+        next_run = given if given is not None and self.memory.doubt is None else self._ask()
+        self.pressure.refuse(next_run.overlap)
         login = self._answer(lambda _: resolve(self._config.mysql))
-        track = self._turn(heading)
+        track = self._turn(next_run)
         facts = RunFacts(
             source=self._config.stream.source,
             target=self._config.target,
-            server_uuid=heading.facts.uuid,
-            binlog=str(heading.begin),
-            position=heading.position,
+            server_uuid=next_run.facts.uuid,
+            binlog=str(next_run.begin),
+            position=next_run.position,
             lineage=PROBE,  # until it is proved
         )
-        directory, child = self._spool.started(facts, lambda run: self._start(run, heading, login))
-        tailer = Tailer(directory, self._grid, overlap=heading.overlap, track=track)
-        if heading.overlap is not None and track is None:
-            self._spool.reading = directory.directory / str(heading.begin)
-        self._watch.follow(heading.facts.uuid, heading.listed)
-        self._intake.follow(
-            heading.listed,
-            heading.leaves_out,
-            heading.time_zone,
-            heading.started_at,
-            heading.gtids_outside,
+        directory, child = self._spool.started(facts, lambda run: self._start(run, next_run, login))
+        tailer = Tailer(directory, self._grid, overlap=next_run.overlap, track=track)
+        if next_run.overlap is not None and track is None:
+            self._spool.reading = directory.directory / str(next_run.begin)
+        self._watch.follow(next_run.facts.uuid, next_run.listed)
+        self._tracking.follow(
+            next_run.listed,
+            next_run.leaves_out,
+            next_run.time_zone,
+            next_run.started_at,
+            next_run.gtids_outside,
         )
-        self.run = Run(directory, heading, child, tailer)
-        return Event.SENDS_AGAIN if heading.overlap is not None else Event.SENDS_NEW
+        self.run = Run(directory, next_run, child, tailer)
+        return Event.SENDS_AGAIN if next_run.overlap is not None else Event.SENDS_NEW
 
     def _end(self) -> Event:
         """End mysqlbinlog, read what is left of a run that is proved, and tidy up."""
@@ -658,7 +658,7 @@ class Runs:
             if not error.transient:
                 raise
         self.close()
-        run.leave(self._spool, self._intake.last)
+        run.leave(self._spool, self._tracking.last)
         self.restarts += 1
         _log.info("mysqlbinlog ended", pid=run.child.pid, read=run.tailer.read_bytes)
         return Event.DONE
@@ -700,63 +700,65 @@ class Runs:
             )
         return found
 
-    def _ask(self) -> Heading:
-        tip, doubt = self._intake.end, self.memory.doubt
+    def _ask(self) -> NextRun:
+        known_end, doubt = self._tracking.end, self.memory.doubt
         try:
-            heading = self._answer(lambda server: self._pilot.heading(server, tip, doubt))
+            next_run = self._answer(
+                lambda server: self._resumption.next_run(server, known_end, doubt)
+            )
         except UnloggedError as error:
-            self._intake.saw_no_binlog(error.uuid, self._watch.newest)
+            self._tracking.saw_no_binlog(error.uuid, self._watch.newest)
             raise
-        self._intake.known = tip
-        self.memory = self.memory.asked_at(tip.read if tip is not None else None)
-        return heading
+        self._tracking.known = known_end
+        self.memory = self.memory.asked_at(known_end.read if known_end is not None else None)
+        return next_run
 
-    def _turn(self, heading: Heading) -> Track | None:
-        """Continue as `heading` says; the track that continues, None if a new one begins."""
-        intake, course = self._intake, heading.course
-        goes_on = intake.lineage is not None and intake.lineage.id == _lineage_of(heading)
-        if intake.lineage is not None and not goes_on:
+    def _turn(self, next_run: NextRun) -> Track | None:
+        """Continue as `next_run` says; the track that continues, None if a new one begins."""
+        tracking, course = self._tracking, next_run.course
+        goes_on = tracking.lineage is not None and tracking.lineage.id == _lineage_of(next_run)
+        if tracking.lineage is not None and not goes_on:
             self.memory = replace(self.memory, accepted={})
         if isinstance(course, Begin):
-            intake.begin(heading.facts.uuid, heading.facts.flavour, course.parent)
+            tracking.begin(next_run.facts.uuid, next_run.facts.flavour, course.parent)
             return None
         if not goes_on:
-            intake.resume(course.tip)
-        last = intake.last
+            tracking.resume(course.known_end)
+        last = tracking.last
         if last is None or last.closed:
             return None
-        if heading.begin != last.name:
-            intake.abandon(last)
+        if next_run.begin != last.name:
+            tracking.abandon(last)
             return None
-        if heading.overlap is None:
-            intake.forget(last)
-            intake.known = course.tip
+        if next_run.overlap is None:
+            tracking.forget(last)
+            tracking.known = course.known_end
             return None
         return last
 
-    def _start(self, run: SpoolRun, heading: Heading, login: Login) -> Child:
+    def _start(self, run: SpoolRun, next_run: NextRun, login: Login) -> Child:
         mysql, source = self._config.mysql, self._config.stream.source
         server_id = mysql.server_id or derive_server_id(f"{source} {self._config.target}")
         child = Child(
-            heading.tool,
+            next_run.tool,
             login,
             server_id=server_id,
             directory=run.directory,
-            binlog=heading.begin,
-            position=heading.position,
-            tls=heading.facts.tls,
+            binlog=next_run.begin,
+            position=next_run.position,
+            tls=next_run.facts.tls,
             on_line=lambda line: _log.recurring("mysqlbinlog says", line=line),
         )
         _log.info(
             "streaming",
             source=source,
-            server=heading.facts.uuid,
-            version=heading.facts.version,
-            tls=heading.facts.tls,
-            binlog=heading.begin,
-            position=heading.position,
+            server=next_run.facts.uuid,
+            version=next_run.facts.version,
+            tls=next_run.facts.tls,
+            binlog=next_run.begin,
+            position=next_run.position,
             to=self._config.target,
-            mysqlbinlog=heading.tool.path,
+            mysqlbinlog=next_run.tool.path,
             pid=child.pid,
             server_id=server_id,
         )
@@ -797,14 +799,14 @@ class Runs:
 
         Before anything of it is taken in: no overlap, or only a short one, proves it.
         """
-        heading, course, track = run.heading, run.heading.course, run.tailer.current
+        next_run, course, track = run.next_run, run.next_run.course, run.tailer.current
         begin, received = run.received()
         self._answer(
-            lambda server: prove(server, heading.facts.uuid, heading.begin, received, begin)
+            lambda server: prove(server, next_run.facts.uuid, next_run.begin, received, begin)
         )
         if track is None or not isinstance(course, GoOn) or course.again:
             return
-        before, after = track.gtids_before(), course.tip.gtids
+        before, after = track.gtids_before(), course.known_end.gtids
         if before is not None and after is not None and before != after:
             raise ForkError(f"{track.name} begins after {before}, not after {after}")
 
@@ -825,7 +827,7 @@ class Runs:
 
         On a full disk it cannot, and the run ends: nothing more of it is read.
         """
-        facts = replace(run.run.facts, lineage=_lineage_of(run.heading))
+        facts = replace(run.run.facts, lineage=_lineage_of(run.next_run))
         proved = replace(run.run, facts=facts)
         self._spool.note(proved)
         run.run = proved
@@ -848,16 +850,16 @@ beginning if no run can continue it |
         if isinstance(error, DamageError | ForkError) and run is not None:
             run.is_over = True  # what comes after such a place is not read
         if isinstance(error, ForkError) and error.binlog:
-            self._intake.forget_from(BinlogName.parse(error.binlog))
+            self._tracking.forget_from(BinlogName.parse(error.binlog))
         match error:
             case ElsewhereError():
-                self._intake.go_back()
+                self._tracking.go_back()
             case TakenError():
                 pass
             case ForkError() if run is not None:
                 for track in run.fresh:
-                    self._intake.forget(track)
-                last = self._intake.last
+                    self._tracking.forget(track)
+                last = self._tracking.last
                 if last is None or not last.lies_in(run.run.directory):
                     self._spool.discard(run.run)
             case DamageError() if run is not None and seen is not None:
@@ -868,7 +870,7 @@ beginning if no run can continue it |
                                "recovery cannot apply this event")  # fmt: skip
                 current = run.tailer.current
                 if current is not None and overlap_of(current) is None:
-                    self._intake.forget(current)
+                    self._tracking.forget(current)
 
     def _bring_in(self) -> Event:
         """Before the source's history is compared with ours: all of ours into the bucket.
@@ -878,17 +880,17 @@ beginning if no run can continue it |
         doubt = self.memory.doubt
         if doubt is None or doubt.taken:
             return Event.DONE
-        self._intake.known = self._intake.end
-        last = self._intake.last
-        if last is not None and not last.closed and self._intake.lineage is not None:
-            self._intake.abandon(last)
-        while not (self._intake.done or self._stop.is_set()):
+        self._tracking.known = self._tracking.end
+        last = self._tracking.last
+        if last is not None and not last.closed and self._tracking.lineage is not None:
+            self._tracking.abandon(last)
+        while not (self._tracking.done or self._stop.is_set()):
             self.work(_POLL_SECONDS)
         return Event.DONE
 
 
-def _lineage_of(heading: Heading) -> str | None:
-    return heading.course.tip.lineage.id if isinstance(heading.course, GoOn) else None
+def _lineage_of(next_run: NextRun) -> str | None:
+    return next_run.course.known_end.lineage.id if isinstance(next_run.course, GoOn) else None
 
 
 def _passes(error: BaseException) -> bool:

@@ -29,7 +29,7 @@ _EXPIRY_EVERY_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class SourceState:
     """The latest answers. `error` is set while the server does not answer, or refuses.
 
     `heard_at`: the last answer or refusal (monotonic seconds). `stranger`: the UUID of another
@@ -52,7 +52,7 @@ class Sight:
 
 
 class Watch:
-    """Asks the server at each `look`; `sight` has the latest answers.
+    """Asks the server at each `look`; `source_state` has the latest answers.
 
     A look ends within `patience_seconds`, however slow the server is.
     """
@@ -67,7 +67,7 @@ class Watch:
         self._addresses: frozenset[str] = frozenset()  # to which the name led last
         self._lock = threading.Lock()
         self._by_name: tuple[tuple[ServerBinlog, ...], dict[BinlogName, ServerBinlog]] = ((), {})
-        self.sight = Sight(heard_at=time.monotonic())
+        self.source_state = SourceState(heard_at=time.monotonic())
         self.round_at = time.monotonic()  # when it last began to ask
         self.patience_seconds = patience_seconds
 
@@ -78,16 +78,16 @@ class Watch:
         """Ask about this server from now on, and forget the answers of another one."""
         with self._lock:
             if server_uuid != self._uuid:
-                self.sight = Sight(listed=listed)
+                self.source_state = SourceState(listed=listed)
             self._uuid = server_uuid
-            self.sight = replace(
-                self.sight, listed=listed, stranger="", behind=0, heard_at=time.monotonic()
+            self.source_state = replace(
+                self.source_state, listed=listed, stranger="", behind=0, heard_at=time.monotonic()
             )
 
     @property
     def heard_at(self) -> float:
         """When the server last answered or refused; monotonic seconds."""
-        return max(self.sight.heard_at, self._server.heard_at)
+        return max(self.source_state.heard_at, self._server.heard_at)
 
     def list_again(self) -> None:
         """Ask for the server's list of binlogs at the next look."""
@@ -95,11 +95,11 @@ class Watch:
 
     def streams(self, server_uuid: str) -> bool:
         """Whether this server is followed, and no other one answers in its place."""
-        return self._uuid == server_uuid and not self.sight.stranger
+        return self._uuid == server_uuid and not self.source_state.stranger
 
     def listed(self) -> dict[BinlogName, ServerBinlog]:
         """The server's binlogs by name, as it last listed them."""
-        rows = self.sight.listed
+        rows = self.source_state.listed
         if rows is not self._by_name[0]:
             self._by_name = rows, {row.name: row for row in rows}
         return self._by_name[1]
@@ -117,15 +117,15 @@ class Watch:
         wanted = self._wanted.is_set() or time.monotonic() >= self._list_at
         self._wanted.clear()
         uuid = self._uuid
-        sight = self._ask(uuid, reached, with_list=wanted) if uuid else None
-        if sight is None:
+        source_state = self._ask(uuid, reached, with_list=wanted) if uuid else None
+        if source_state is None:
             if wanted:
                 self._wanted.set()
             return None
         if wanted:
             self._list_at = time.monotonic() + _LIST_EVERY_SECONDS
-        is_kept = self._set(uuid, sight)
-        return sight.position if is_kept and not sight.behind else None
+        is_kept = self._set(uuid, source_state)
+        return source_state.position if is_kept and not source_state.behind else None
 
     def look_up(self, addresses: Callable[[str], frozenset[str]] = addresses_of) -> None:
         """Look up the server's name; if its addresses changed, the next look connects again.
@@ -145,9 +145,11 @@ class Watch:
             _log.recurring("the server's name leads to another address", host=host, address=address)
         self._moved.set()
 
-    def _ask(self, uuid: str, reached: FilePosition | None, *, with_list: bool) -> Sight | None:
+    def _ask(
+        self, uuid: str, reached: FilePosition | None, *, with_list: bool
+    ) -> SourceState | None:
         """What the server with this UUID answers; None if it does not, or is another one."""
-        before = self.sight
+        before = self.source_state
         try:
             position = self._server.position()
             last = max((row.name for row in before.listed), default=None)
@@ -165,12 +167,14 @@ class Watch:
                     _log.warning("the server writes no binlog", error=error, hint=error.hint)
                 else:
                     _log.warning("the server does not answer", error=error, hint=error.hint)
-            heard_at = time.monotonic() if error.answered else self.sight.heard_at
-            self._set(uuid, replace(self.sight, error=error, heard_at=heard_at))
+            heard_at = time.monotonic() if error.answered else self.source_state.heard_at
+            self._set(uuid, replace(self.source_state, error=error, heard_at=heard_at))
             return None
         now = time.monotonic()
         if position.uuid != uuid:
-            self._set(uuid, replace(self.sight, stranger=position.uuid, heard_at=now, error=None))
+            self._set(
+                uuid, replace(self.source_state, stranger=position.uuid, heard_at=now, error=None)
+            )
             self._server.close()  # the name may lead back
             return None
         if before.error is not None and _is_unlogged(before.error):
@@ -180,7 +184,7 @@ class Watch:
         if read_only and before.read_only is False:
             _log.warning("the server has become read_only", server=uuid)
         is_behind = reached is not None and position.place < reached
-        return Sight(
+        return SourceState(
             position=position,
             listed=listed,
             heard_at=now,
@@ -194,22 +198,22 @@ class Watch:
     @property
     def newest(self) -> BinlogName | None:
         """The newest binlog that the server was seen to have; None if it has not answered yet."""
-        sight = self.sight
-        names = [row.name for row in sight.listed]
-        names += [sight.position.place.binlog] if sight.position is not None else []
+        source_state = self.source_state
+        names = [row.name for row in source_state.listed]
+        names += [source_state.position.place.binlog] if source_state.position is not None else []
         return max(names, default=None)
 
     def unlogged(self, uuid: str) -> bool:
         """Whether this server answers and writes no binlog, by the latest answer."""
-        error = self.sight.error
+        error = self.source_state.error
         return isinstance(error, UnloggedError) and error.uuid == uuid
 
-    def _set(self, uuid: str, sight: Sight) -> bool:
+    def _set(self, uuid: str, source_state: SourceState) -> bool:
         """Keep an answer, unless another server is followed meanwhile; whether it was kept."""
         with self._lock:
             if uuid != self._uuid:
                 return False
-            self.sight = sight
+            self.source_state = source_state
             return True
 
 

@@ -15,7 +15,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.tail import Overlap, Tailer
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
 
 _log = Log("spool_limits")
@@ -33,11 +33,11 @@ class Pressure:
     """
 
     def __init__(
-        self, limits: SpoolLimits, spool: Spool, intake: Intake, uploads: Uploader
+        self, limits: SpoolLimits, spool: Spool, tracking: Tracking, uploads: Uploader
     ) -> None:
         self._limits = _above_full(limits)
         self._spool = spool
-        self._intake = intake
+        self._tracking = tracking
         self._uploads = uploads
         self._excess = 0  # bytes of the spool that cannot be freed, and so do not count
         self._look_at = 0.0
@@ -103,7 +103,7 @@ class Pressure:
             room = self._spool.room(self._limits)
             if room.has_room_again():
                 break
-            stuck = stuck + _WAIT_SECONDS if self._intake.done else 0.0
+            stuck = stuck + _WAIT_SECONDS if self._tracking.done else 0.0
             if stuck > _STUCK_SECONDS and not room.lacks_free_space:
                 _log.warning("the spool exceeds its limit", used=room.used)
                 self._excess = room.used

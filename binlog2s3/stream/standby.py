@@ -36,7 +36,7 @@ _LOOKS_EACH_INTERVAL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class SeenWriter:
     """The object of the writer with the greatest rank, at one moment.
 
     `beat` is None if it cannot be read. `store_now` is the store's clock, None if unknown.
@@ -51,10 +51,11 @@ class Sighting:
 
 
 class FailureDetector:
-    """Decides from sightings whether the writer's place is free. Pure; `now` is monotonic seconds.
+    """Decides from what is seen of writers whether the writer's place is free. Pure.
 
-    `own` is the rank of the last writer on this spool. Its process is dead, because this process
-    holds the spool's lock. `is_alive`: the writer's object has changed since the first sighting.
+    `now` is monotonic seconds. `own` is the rank of the last writer on this spool. Its process is
+    dead, because this process holds the spool's lock. `is_alive`: the writer's object has changed
+    since it was first seen.
     """
 
     def __init__(self, own: Rank | None) -> None:
@@ -64,7 +65,7 @@ class FailureDetector:
         self._cut_off_since: float | None = None
         self.is_alive = False
 
-    def judge(self, seen: Sighting | None, now: float) -> Vacancy | None:
+    def judge(self, seen: SeenWriter | None, now: float) -> Vacancy | None:
         """The vacancy, or None while another writer works or may work."""
         is_first = self._last is None
         if seen is None:
@@ -90,7 +91,7 @@ class FailureDetector:
             return Vacancy(rank=seen.rank, why=why)
         return None
 
-    def _follow(self, seen: Sighting, now: float) -> None:
+    def _follow(self, seen: SeenWriter, now: float) -> None:
         here = (seen.rank, seen.info)
         if self._last != here:
             self.is_alive = self._last is not None
@@ -138,7 +139,7 @@ class StandbyLoop:
         self._stop = stop
         self._clock = clock
         self._detector = FailureDetector(spool.last_claim(layout.source, target))
-        self._seen: Sighting | None = None
+        self._seen: SeenWriter | None = None
         self._sizes: dict[str, dict[BinlogName, int]] = {}
         self._due = 0.0
         self.is_standing = False
@@ -220,7 +221,7 @@ class StandbyLoop:
                 beat = before.beat
             else:
                 beat = next(iter(self._catalog.heartbeats([rank])), None)
-            seen = Sighting(
+            seen = SeenWriter(
                 rank=rank, info=info, beat=beat, store_now=store_now, reached=self.source.uuid
             )
         self._seen = seen

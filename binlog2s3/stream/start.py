@@ -30,7 +30,7 @@ from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.requests import crc64_of
 from binlog2s3.store.s3 import FileSlice, Store
 from binlog2s3.stream.archive_end import archive_end, from_bucket
-from binlog2s3.stream.continuation import Tip, nothing_of
+from binlog2s3.stream.continuation import KnownEnd, nothing_of
 from binlog2s3.stream.remote import put_entry
 from binlog2s3.stream.spool import Spool, SpoolRun, check_spool
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState
@@ -53,11 +53,11 @@ class StartState:
     `foreign`: keys that are not of this format, and were logged.
     """
 
-    known: Tip | None
+    known: KnownEnd | None
     lineages: tuple[Lineage, ...]
     undescribed: tuple[BinlogReading, ...]
     tracks: tuple[Track, ...]
-    left_behind: tuple[tuple[Tip, tuple[Track, ...]], ...] = ()
+    left_behind: tuple[tuple[KnownEnd, tuple[Track, ...]], ...] = ()
     described: bool = True
     foreign: frozenset[str] = frozenset()
 
@@ -134,7 +134,7 @@ def find(
     )
 
 
-def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> Tip | None:
+def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> KnownEnd | None:
     """The lineage of a spool whose streamer died before it wrote a lineage.json."""
     for run in runs:
         if run.facts.lineage is not None or run.facts.position > 4:
@@ -146,7 +146,9 @@ def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> T
     return None
 
 
-def current_end(catalog: Catalog, lineages: Sequence[Lineage], turn: Turn | None) -> Tip | None:
+def current_end(
+    catalog: Catalog, lineages: Sequence[Lineage], turn: Turn | None
+) -> KnownEnd | None:
     """The end of the current lineage's archive, by the last turn; None if there is no lineage.
 
     Raises ArchiveError if its lineage.json is missing.
@@ -196,7 +198,7 @@ def renamed(lineage: Lineage) -> Lineage:
     return replace(lineage, lineage=id_)
 
 
-def read_undescribed(store: Store, layout: Layout, end: Tip) -> list[BinlogReading]:
+def read_undescribed(store: Store, layout: Layout, end: KnownEnd) -> list[BinlogReading]:
     """Read the archived binlogs after the last entry, which an earlier writer completed.
 
     Stops at a damaged one: it is compared with the source's later. Raises ArchiveError for an
@@ -285,7 +287,7 @@ def adopt(
     runs: Sequence[SpoolRun],
     *,
     grid: Grid,
-    end: Tip,
+    end: KnownEnd,
     catalog: Catalog,
     onward: bool = True,
 ) -> list[Track]:
@@ -350,7 +352,7 @@ class _Bucket:
         self._runs = [run for run in runs if _is_of(run, lineage)]
         self._read: set[BinlogName] = set()
 
-    def onward(self, tracks: list[Track], end: Tip) -> list[Track]:
+    def onward(self, tracks: list[Track], end: KnownEnd) -> list[Track]:
         """The tracks, with what the bucket alone has, up to the end of its chunks."""
         while True:
             closed = [track for track in tracks if track.closed]
@@ -362,7 +364,7 @@ class _Bucket:
             if not found.closed:
                 return tracks
 
-    def instead_of(self, track: Track | None, end: Tip) -> Track | None:
+    def instead_of(self, track: Track | None, end: KnownEnd) -> Track | None:
         """The next binlog from the bucket, if that has more of it than `track`, and the same."""
         name = end.following
         if name in self._read:
@@ -450,7 +452,7 @@ def _is_of(run: SpoolRun, lineage: Lineage) -> bool:
     return run.facts.lineage == lineage.id
 
 
-def _checked(found: list[Track], end: Tip) -> list[Track]:
+def _checked(found: list[Track], end: KnownEnd) -> list[Track]:
     """Those that follow the archive, one after the other, with checksums in every event."""
     good: list[Track] = []
     for track in found:

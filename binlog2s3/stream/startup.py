@@ -19,9 +19,9 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.model import SourceStatus, Status, Vitals, judge, writer_status
 from binlog2s3.store.s3 import MendableError, Store
-from binlog2s3.stream.archive_end import tip_of, tip_of_archive
-from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.resume import Heading, Pilot
+from binlog2s3.stream.archive_end import known_end_of, known_end_of_archive
+from binlog2s3.stream.continuation import KnownEnd
+from binlog2s3.stream.resume import NextRun, Resumption
 from binlog2s3.stream.retry import may_be_mended, wait_for
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
@@ -37,21 +37,21 @@ _log = Log("startup")
 class StartResult:
     """What a startup found.
 
-    `heading` is None if the source could not be asked and the spool has what is missing in the
+    `next_run` is None if the source could not be asked and the spool has what is missing in the
     bucket. `refusal` ends the stream as soon as that is uploaded. `unlogged`: the UUID of the
     source, if it was seen to write no binlog.
     """
 
     found: StartState
-    heading: Heading | None
+    next_run: NextRun | None
     refusal: SourceError | None = None
     unlogged: str = ""
 
     @property
     def server_uuid(self) -> str:
         """The UUID of the source, "" if it is not known."""
-        if self.heading is not None:
-            return self.heading.facts.uuid
+        if self.next_run is not None:
+            return self.next_run.facts.uuid
         return self.found.lineage.server_uuid if self.found.lineage is not None else ""
 
 
@@ -265,9 +265,9 @@ class Startup:
                 raise unheard
             self._spool.check_room(self._config.spool_limits)
         found = self._proved(server, found)
-        tip, pilot = self._tip(found), self._pilot()
+        known_end, resumption = self._known_end(found), self._resumption()
         try:
-            return StartResult(found, pilot.heading(server, tip))
+            return StartResult(found, resumption.next_run(server, known_end))
         except (SourceError, GapError) as error:
             self._note_unlogged(error)
             if found.spool_has_more:
@@ -284,14 +284,14 @@ class Startup:
             waits = error.transient or (isinstance(error, UnloggedError) and not new)
             if (new or empty) and not waits:  # a first start: its user is watching
                 raise
-        heading = wait_for(
-            lambda: pilot.heading(server, tip),
+        next_run = wait_for(
+            lambda: resumption.next_run(server, known_end),
             self._stop.event,
             tell=self.waits_for,
             passes=_passes_by_itself if new else may_be_mended,
             timing=self._config.timing,
         )
-        return StartResult(found, heading)
+        return StartResult(found, next_run)
 
     def _proved(self, server: Server, found: StartState) -> StartState:
         """What was found, without the spool's binlogs after one that has no end of its own.
@@ -311,18 +311,18 @@ class Startup:
             return found
         return replace(found, tracks=tracks)
 
-    def _tip(self, found: StartState) -> Tip | None:
+    def _known_end(self, found: StartState) -> KnownEnd | None:
         if found.known is None or not (found.described or found.tracks):
             return None
         if found.tracks:
             last = found.tracks[-1]
-            return tip_of(found.known.lineage, last, closed=last.closed)
+            return known_end_of(found.known.lineage, last, closed=last.closed)
         if found.undescribed:
-            return tip_of(found.known.lineage, found.undescribed[-1], closed=True)
-        return tip_of_archive(self.catalog, found.known)
+            return known_end_of(found.known.lineage, found.undescribed[-1], closed=True)
+        return known_end_of_archive(self.catalog, found.known)
 
-    def _pilot(self) -> Pilot:
-        return Pilot(self._config, self.catalog, self._spool, self._stop.event)
+    def _resumption(self) -> Resumption:
+        return Resumption(self._config, self.catalog, self._spool, self._stop.event)
 
 
 def _passes_by_itself(error: BaseException) -> bool:

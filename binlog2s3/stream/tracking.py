@@ -32,8 +32,8 @@ from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.archive_end import tip_of
-from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.archive_end import known_end_of
+from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.spool import Spool
@@ -52,7 +52,7 @@ _HINTS = {
 }
 
 
-class Intake:
+class Tracking:
     """Follows binlogs until they are closed.
 
     `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
@@ -99,7 +99,7 @@ class Intake:
         self.leaves_out: tuple[str, ...] | None = None
         self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
-        self.known: Tip | None = None
+        self.known: KnownEnd | None = None
         self.time_zone: SystemZone | None = None
         self._gtids_outside = ""
         self._said: tuple[str, ...] | None = None  # to the writer before, of the binlog `following`
@@ -132,7 +132,7 @@ class Intake:
         return waiting[0] if waiting else self._handed
 
     @property
-    def end(self) -> Tip | None:
+    def end(self) -> KnownEnd | None:
         """Where the known history ends; None if nothing is known of any."""
         return _end(self.lineage, self.last, self.known)
 
@@ -146,17 +146,17 @@ class Intake:
         lineage, left = self.lineage, self.known
         return lineage or (left.lineage if left is not None else None)
 
-    def resume(self, tip: Tip, *, described: bool = True, ended: bool = False) -> None:
+    def resume(self, known_end: KnownEnd, *, described: bool = True, ended: bool = False) -> None:
         """Continue a lineage after its end in the bucket.
 
         Not `described`: the bucket has nothing of it, only the spool. `ended`: only the rest of it
         is uploaded, it is not the lineage that grows.
         """
-        lineage = tip.lineage
+        lineage = known_end.lineage
         self._leave_server(lineage.server_uuid)
         self._leave()
         self._has_turn = ended
-        self._following, self._rotates_to = tip.incomplete, tip.rotated_to
+        self._following, self._rotates_to = known_end.incomplete, known_end.rotated_to
         before = self._writer.before(lineage.id)
         self._said = before.leaves_out if before else None
         if lineage.id != self._witnessed:
@@ -165,11 +165,11 @@ class Intake:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
         self.lineage, self._described = lineage, described
-        self.coverage = Coverage(tip.position, tip.incomplete)
+        self.coverage = Coverage(known_end.position, known_end.incomplete)
         self._uploads.open(lineage.id, self.coverage)
-        if tip.track is not None:
-            self.admit(tip.track)
-        self.known = tip
+        if known_end.track is not None:
+            self.admit(known_end.track)
+        self.known = known_end
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """Begin a new lineage with the next binlog that is taken in."""
@@ -526,14 +526,14 @@ class Intake:
         return lineage
 
 
-def _end(lineage: Lineage | None, last: Track | None, known: Tip | None) -> Tip | None:
+def _end(lineage: Lineage | None, last: Track | None, known: KnownEnd | None) -> KnownEnd | None:
     """Where the known history ends: with what was taken in, else where it ended before, `known`.
 
     While a binlog is read again, more of it is known: the bucket has it.
     """
     if lineage is None or last is None:
         return known
-    here = tip_of(lineage, last, closed=last.closed)
+    here = known_end_of(lineage, last, closed=last.closed)
     if known is None or (known.lineage.id, known.last) != (lineage.id, last.name):
         return here
     if last.closed or known.closed or known.size <= here.size:

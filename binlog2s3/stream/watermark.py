@@ -12,7 +12,7 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerPosition
 from binlog2s3.stream.tail import Track
 
-_MOST_SIGHTS = 1000
+_MOST_STATES = 1000
 
 
 class Coverage:
@@ -48,9 +48,11 @@ class Coverage:
             self.contradictions = 0
             if self.until is not None and position.asked_at < self.until:
                 self.until = None
-            self._seen = [sight for sight in self._seen if sight[1] <= position.asked_at]
+            self._seen = [
+                source_state for source_state in self._seen if source_state[1] <= position.asked_at
+            ]
             self._seen.append((position.place, position.settled_at))
-            if len(self._seen) > _MOST_SIGHTS:  # nothing uploaded for hours: keep every other
+            if len(self._seen) > _MOST_STATES:  # nothing uploaded for hours: keep every other
                 del self._seen[1::2]
             self._claim()
 
@@ -101,5 +103,5 @@ class Coverage:
         here = FilePosition(self._following, reached.offset if reached else 0)
         passed = [at for place, at in self._seen if place <= here]
         if passed:
-            self._seen = [sight for sight in self._seen if sight[0] > here]
+            self._seen = [source_state for source_state in self._seen if source_state[0] > here]
             self.until = max([*passed, self.until or passed[0]])

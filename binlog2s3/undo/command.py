@@ -31,7 +31,7 @@ from binlog2s3.inspect.find.match import Criteria, Hit
 from binlog2s3.inspect.find.rows import RowPrinter
 from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import ProgressDisplay
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
@@ -99,15 +99,15 @@ class _Undo:
         facts = self._server.facts()
         prepare(self._server, facts.flavour)
         notes = self._check_settings(self._server, facts)
-        survey = self._survey(facts)
-        hits = self._source.found(survey)
-        self._check_executed(hits, survey, facts)
-        changes, form = self._source.read(hits, survey, self._file)
+        snapshot = self._snapshot(facts)
+        hits = self._source.found(snapshot)
+        self._check_executed(hits, snapshot, facts)
+        changes, form = self._source.read(hits, snapshot, self._file)
         self._check_size(changes)
         definitions = self._definitions(changes, facts)
-        survey = self._survey(facts)  # with all DDL up to these definitions
-        self._source.check_ddl(hits, changes, survey)
-        undone_by, is_known = self._source.undone_by(hits, changes, survey)
+        snapshot = self._snapshot(facts)  # with all DDL up to these definitions
+        self._source.check_ddl(hits, changes, snapshot)
+        undone_by, is_known = self._source.undone_by(hits, changes, snapshot)
         if not (undone_by or is_known):
             notes.append("too much came after to look at: it may have been undone already")
         plan = Plan(
@@ -121,7 +121,7 @@ class _Undo:
         )
         self._display.aside()
         if not config.as_json:
-            self._show(plan, survey)
+            self._show(plan, snapshot)
         if config.dry_run:
             return self._end(plan, None)
         if config.output is not None:
@@ -134,7 +134,7 @@ class _Undo:
                 hint="--yes does not ask; --dry-run shows the plan",
                 as_json=config.as_json,
             )
-        return self._end(plan, self._execute(plan, survey))
+        return self._end(plan, self._execute(plan, snapshot))
 
     def _advance(self, what: str, done: int, total: int) -> None:
         """Show how many bytes of the archive are done."""
@@ -184,14 +184,14 @@ class _Undo:
             notes.append("binlog_row_image is not FULL: the undo cannot be undone")
         return notes
 
-    def _survey(self, facts: ServerFacts) -> Survey:
+    def _snapshot(self, facts: ServerFacts) -> Snapshot:
         """The bucket, once it has all that the server had written when it was asked."""
         position = self._server.position()
         for _ in range(ARCHIVE_WAIT):
-            survey = Survey(self._catalog, self._workers)
-            self._check_lineage(survey, facts)
-            if _has(survey, position):
-                return survey
+            snapshot = Snapshot(self._catalog, self._workers)
+            self._check_lineage(snapshot, facts)
+            if _has(snapshot, position):
+                return snapshot
             self._outside.sleep(1.0)
         raise RecoveryError(
             f"the archive does not have what {self._server.address} has written up to "
@@ -199,9 +199,9 @@ class _Undo:
             hint="see `binlog2s3 status`: the streamer must be running and keep up",
         )
 
-    def _check_lineage(self, survey: Survey, facts: ServerFacts) -> None:
-        survey.refuse_nothing(url(self._config.s3))
-        current = next(one for one in survey.lineages if one.id == survey.current)
+    def _check_lineage(self, snapshot: Snapshot, facts: ServerFacts) -> None:
+        snapshot.refuse_nothing(url(self._config.s3))
+        current = next(one for one in snapshot.lineages if one.id == snapshot.current)
         if current.server_uuid != facts.uuid:
             raise RecoveryError(
                 f"{self._server.address} is not the server that is streamed: its id is "
@@ -209,12 +209,12 @@ class _Undo:
                 hint="undo on the streamed server; its replicas get the undo from it",
             )
 
-    def _check_executed(self, hits: Sequence[Hit], survey: Survey, facts: ServerFacts) -> None:
+    def _check_executed(self, hits: Sequence[Hit], snapshot: Snapshot, facts: ServerFacts) -> None:
         executed = self._server.executed()
         for hit in hits:
             gtid = hit.transaction.gtid
             if gtid is None or executed is None:
-                known = hit.lineage == survey.current
+                known = hit.lineage == snapshot.current
             elif isinstance(executed, MariadbGtidList):
                 ((domain, server, number),) = parse_gtids(gtid).gtids()  # type: ignore[union-attr]
                 known = any(
@@ -245,11 +245,11 @@ class _Undo:
 
     # Doing it
 
-    def _execute(self, plan: Plan, survey: Survey) -> Undone:
+    def _execute(self, plan: Plan, snapshot: Snapshot) -> Undone:
         try:
             return self._executed(plan)
         except ConflictError as error:  # its locks are gone: the archive is read for minutes, maybe
-            raise self._explained(error, plan, survey) from error
+            raise self._explained(error, plan, snapshot) from error
         except KeyboardInterrupt:  # not during COMMIT: that is a LostCommitError
             if self._execution is not None and self._execution.committed:
                 return self._execution.done  # it has to be told
@@ -314,9 +314,9 @@ class _Undo:
                 )
             return execution.commit()
 
-    def _explained(self, error: ConflictError, plan: Plan, survey: Survey) -> RecoveryError:
+    def _explained(self, error: ConflictError, plan: Plan, snapshot: Snapshot) -> RecoveryError:
         """What is in conflict, and with which later transaction."""
-        culprits = self._source.culprits(error.conflicts, plan.hits, plan.changes, survey)
+        culprits = self._source.culprits(error.conflicts, plan.hits, plan.changes, snapshot)
         if error.undone or culprits.undo:
             by = f" by {culprits.undo}" if culprits.undo else ""
             return RecoveryError(
@@ -354,9 +354,9 @@ class _Undo:
 
     # Showing
 
-    def _show(self, plan: Plan, survey: Survey) -> None:
+    def _show(self, plan: Plan, snapshot: Snapshot) -> None:
         printer = RowPrinter(
-            survey=survey,
+            snapshot=snapshot,
             wanted=Criteria(tables=self._source.wanted),
             limit=SHOWN_ROWS,
             tool=cache(partial(find_mysqlbinlog, given=self._config.mysqlbinlog)),
@@ -417,10 +417,10 @@ def _variables(server: Server) -> dict[str, str]:
     return {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
 
 
-def _has(survey: Survey, position: ServerPosition) -> bool:
+def _has(snapshot: Snapshot, position: ServerPosition) -> bool:
     """Whether the archive has what the server has written up to a position."""
-    names = survey.names(survey.current)
+    names = snapshot.names(snapshot.current)
     binlog, offset = position.place
     if binlog in names:
-        return survey.size(survey.current, binlog) >= offset
+        return snapshot.size(snapshot.current, binlog) >= offset
     return bool(names) and names[-1] > binlog

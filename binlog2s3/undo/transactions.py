@@ -30,7 +30,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.output import clean
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.undo.execute import Conflict
 
 TRANSACTIONS_MOST = 10_000
@@ -66,11 +66,11 @@ class TransactionSource:
         self._read_least = read_least
         self.wanted = Tables(config.tables) if config.tables else None
 
-    def _search(self, survey: Survey, query: SearchQuery) -> Iterator[Hit]:
+    def _search(self, snapshot: Snapshot, query: SearchQuery) -> Iterator[Hit]:
         """Search; what could not be searched is refused at the end."""
         warnings: list[str] = []
         search = TransactionSearch(
-            survey,
+            snapshot,
             query,
             threads=self._config.s3.concurrency,
             warn=warnings.append,
@@ -85,26 +85,26 @@ class TransactionSource:
                 "known before it is undone",
             )
 
-    def found(self, survey: Survey) -> list[Hit]:
+    def found(self, snapshot: Snapshot) -> list[Hit]:
         """The transactions, oldest first. Raises ArchiveError if one is not there."""
         config = self._config
         ends = tuple(filter(None, (config.from_gtid, config.to_gtid)))
-        hits = self._named(survey, ends or config.gtids)
+        hits = self._named(snapshot, ends or config.gtids)
         if ends:
-            hits = self._stretch(survey, hits)
+            hits = self._stretch(snapshot, hits)
         concerned = [hit for hit in hits if self._concerns(hit)]
         if not concerned:
             which = "of the stretch " if ends else ""
             raise RecoveryError(f"none of these transactions {which}changes rows of these tables")
         return concerned
 
-    def _named(self, survey: Survey, gtids: tuple[str, ...]) -> list[Hit]:
+    def _named(self, snapshot: Snapshot, gtids: tuple[str, ...]) -> list[Hit]:
         """The transactions with these GTIDs, or the one that --at names, oldest first."""
         at = self._config.at
         query = SearchQuery(wanted=Criteria(), gtids=gtids, at=at, order="oldest")
         hits: list[Hit] = []
         try:
-            for hit in self._few(self._search(survey, query)):
+            for hit in self._few(self._search(snapshot, query)):
                 hits.append(hit)  # noqa: PERF402 - those before an error count
         except ArchiveError:
             if not hits or _missing(gtids, hits):
@@ -125,7 +125,7 @@ class TransactionSource:
             )
         return hits
 
-    def _stretch(self, survey: Survey, ends: Sequence[Hit]) -> list[Hit]:
+    def _stretch(self, snapshot: Snapshot, ends: Sequence[Hit]) -> list[Hit]:
         """What may be about the tables from one transaction to another, both included.
 
         The order is that of the archive: GTIDs of several servers, and MariaDB's, have none.
@@ -145,7 +145,7 @@ class TransactionSource:
         )
         return [
             hit
-            for hit in self._few(self._search(survey, query))
+            for hit in self._few(self._search(snapshot, query))
             if not (_is_before(hit, first) or _is_before(last, hit))
         ]
 
@@ -177,7 +177,9 @@ class TransactionSource:
             )
         )
 
-    def read(self, hits: Sequence[Hit], survey: Survey, file: BinaryIO) -> tuple[Changes, bytes]:
+    def read(
+        self, hits: Sequence[Hit], snapshot: Snapshot, file: BinaryIO
+    ) -> tuple[Changes, bytes]:
         """All changes, and the format event of their binlogs."""
         changes, form = Changes(file), b""
         versions = set[str]()
@@ -187,7 +189,7 @@ class TransactionSource:
                     f"{name_of(hit)} cannot be undone: it is one phase of an XA transaction, or of "
                     "an ALTER"
                 )
-            form = self._read_one(hit, survey, changes)
+            form = self._read_one(hit, snapshot, changes)
             versions.add(decode_format(form, offset=0).server_version)
         if len(versions) > 1:
             raise RecoveryError(
@@ -198,13 +200,13 @@ class TransactionSource:
             raise RecoveryError("no row is to be undone", hint="`binlog2s3 rows` shows the rows")
         return changes, with_checksums(form, decode_format(form, offset=0))
 
-    def _read_one(self, hit: Hit, survey: Survey, changes: Changes) -> bytes:
+    def _read_one(self, hit: Hit, snapshot: Snapshot, changes: Changes) -> bytes:
         """Add the changes of one transaction; returns its binlog's format event."""
-        known = survey.known(hit.lineage, hit.binlog)
+        known = snapshot.known(hit.lineage, hit.binlog)
         begin, end = hit.transaction.begin, hit.transaction.end
         if any(low < end and high > begin for low, high in known.damaged):
             raise RecoveryError(f"{name_of(hit)} cannot be undone: it is damaged in the archive")
-        head, tables, done = survey.blocks.head(known, begin), self.wanted, 0
+        head, tables, done = snapshot.blocks.head(known, begin), self.wanted, 0
         reader = TransactionReader(
             changes,
             decode_format(head, offset=0),
@@ -212,7 +214,7 @@ class TransactionSource:
             what=name_of(hit),
         )
         try:
-            with closing(survey.blocks.read(known, begin, end)) as views:
+            with closing(snapshot.blocks.read(known, begin, end)) as views:
                 for view in views:
                     reader.feed(view)
                     done += len(view)
@@ -226,11 +228,11 @@ class TransactionSource:
         reader.end()
         return head
 
-    def check_ddl(self, hits: Sequence[Hit], changes: Changes, survey: Survey) -> None:
+    def check_ddl(self, hits: Sequence[Hit], changes: Changes, snapshot: Snapshot) -> None:
         """Refuse if a table was defined anew since, or perhaps."""
         names = {(one.body.database, one.body.table) for one in changes.tables}
         for hit in self._later(hits[0], Criteria(tables=Tables(tuple(names)),
-                                                 kinds=frozenset({"ddl"})), survey):  # fmt: skip
+                                                 kinds=frozenset({"ddl"})), snapshot):  # fmt: skip
             if is_about_accounts(hit.content):
                 continue
             texts = "; ".join(hit.content.statements[:1]) or "; ".join(map(str, hit.match.matched))
@@ -242,15 +244,19 @@ class TransactionSource:
                 "could put values into other columns",
             )
 
-    def _later(self, first: Hit, wanted: Criteria, survey: Survey) -> Generator[Hit, None, None]:
+    def _later(
+        self, first: Hit, wanted: Criteria, snapshot: Snapshot
+    ) -> Generator[Hit, None, None]:
         """What came after a transaction, in its order."""
         query = SearchQuery(wanted=wanted, since=(first.lineage, first.binlog), order="oldest")
-        for hit in self._search(survey, query):
+        for hit in self._search(snapshot, query):
             is_same = (hit.lineage, hit.binlog) == (first.lineage, first.binlog)
             if not (is_same and hit.transaction.begin <= first.transaction.begin):
                 yield hit
 
-    def undone_by(self, hits: Sequence[Hit], changes: Changes, survey: Survey) -> tuple[str, bool]:
+    def undone_by(
+        self, hits: Sequence[Hit], changes: Changes, snapshot: Snapshot
+    ) -> tuple[str, bool]:
         """The later transaction that has undone all of these, unless it was undone itself.
 
         "" if there is none; and whether all that came after was looked at: the first transactions
@@ -259,7 +265,7 @@ class TransactionSource:
         undoing = _Undoing(changes, self.wanted)
         left = max(changes.size * _READ_TIMES, self._read_least)
         try:
-            for hit, read in self._after(hits, changes, survey):
+            for hit, read in self._after(hits, changes, snapshot):
                 if hit is None:
                     return undoing.by, False
                 if undoing.may_be(hit):
@@ -276,13 +282,13 @@ class TransactionSource:
         conflicts: Sequence[Conflict],
         hits: Sequence[Hit],
         changes: Changes,
-        survey: Survey,
+        snapshot: Snapshot,
     ) -> Culprits:
         """The last transactions that changed rows of a conflict; as far as they are found."""
         wanted = {one.row for one in conflicts if one.why != "there again"}
         found, undoing = Culprits(), _Undoing(changes, self.wanted)
         with suppress(ArchiveError):
-            for hit, read in self._after(hits, changes, survey):
+            for hit, read in self._after(hits, changes, snapshot):
                 if hit is None:
                     break
                 later = read()
@@ -293,7 +299,7 @@ class TransactionSource:
         return found
 
     def _after(
-        self, hits: Sequence[Hit], changes: Changes, survey: Survey
+        self, hits: Sequence[Hit], changes: Changes, snapshot: Snapshot
     ) -> Iterator[tuple[Hit | None, Callable[[], Changes | None]]]:
         """What came after and changes rows of the same tables, and what reads it; None: too many.
 
@@ -303,13 +309,13 @@ class TransactionSource:
         pairs = {(one.body.database, one.body.table) for one in changes.tables}
         criteria = Criteria(tables=Tables(tuple(pairs)), kinds=_ROW_KINDS)
         with tempfile.TemporaryFile() as file, closing(
-            self._later(hits[0], criteria, survey)
+            self._later(hits[0], criteria, snapshot)
         ) as later:  # fmt: skip
 
             def read(hit: Hit) -> Changes | None:
                 found = Changes(cast("BinaryIO", file))
                 with suppress(RecoveryError):
-                    self._read_one(hit, survey, found)
+                    self._read_one(hit, snapshot, found)
                     return found
                 return None
 

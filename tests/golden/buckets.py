@@ -33,7 +33,7 @@ from tests.documents import (
     stored_as,
 )
 from tests.memory_client import MemoryClient
-from tests.surveyed import LAYOUT, MARIADB, Bucket
+from tests.snapshots import LAYOUT, MARIADB, Bucket
 from tests.unit.binlog.test_content import rows, table_map
 from tests.unit.status.test_from_bucket import SAID
 

@@ -23,7 +23,7 @@ from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from tests.documents import BEAT, ID, LINEAGE
-from tests.surveyed import MARIADB, Bucket
+from tests.snapshots import MARIADB, Bucket
 
 pytestmark = [pytest.mark.mysql]
 Table = tuple[str, str]
@@ -383,7 +383,7 @@ def bucket_of(server: MysqlServer) -> Bucket:
 def searched(bucket: Bucket, query: SearchQuery) -> dict[str, Hit]:
     warnings: list[str] = []
     search = TransactionSearch(
-        bucket.survey(), query, threads=2, warn=warnings.append, advance=lambda _: None
+        bucket.snapshot(), query, threads=2, warn=warnings.append, advance=lambda _: None
     )
     found = {hit.transaction.gtid or "": hit for hit in search.hits()}
     assert warnings == []

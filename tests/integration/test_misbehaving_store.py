@@ -29,7 +29,7 @@ from tests.integration.asking import Monitor
 from tests.integration.stream_process import proxied
 from tests.integration.streaming import objects, settle, write
 from tests.integration.test_store_faults import kind, mysql, says, server
-from tests.surveyed import LAYOUT
+from tests.snapshots import LAYOUT
 from tests.unit.retain.test_prune import COUNT, filled, name_of
 from tests.waiting import wait_until
 

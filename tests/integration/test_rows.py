@@ -39,7 +39,7 @@ from tests.integration.test_content import (
 )
 from tests.integration.test_find import Finder, arrived, streamed
 from tests.memory_client import MemoryClient
-from tests.surveyed import Bucket
+from tests.snapshots import Bucket
 from tests.waiting import wait_until
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {

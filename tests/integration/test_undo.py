@@ -45,7 +45,7 @@ from tests.integration.test_content import (
 )
 from tests.integration.test_find import Finder, streamed
 from tests.memory_client import MemoryClient
-from tests.surveyed import Bucket
+from tests.snapshots import Bucket
 from tests.waiting import PATIENCE, wait_until
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {

@@ -14,7 +14,7 @@ from tests.golden.buckets import Golden
 from tests.golden.outputs import Called, called
 from tests.integration.test_undo import IDLE, NEWEST, K, Place, place, waiting_for_a_lock
 from tests.memory_client import MemoryClient
-from tests.surveyed import LAYOUT
+from tests.snapshots import LAYOUT
 from tests.waiting import wait_until
 from tests.world.servers import flush
 

@@ -64,7 +64,7 @@ from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
 from binlog2s3.stream.actions import Look, PutEntry, TakeUp, Verify
 from binlog2s3.stream.compare import Finder
-from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.decide import _archived, _chunks, _growing, decide
 from binlog2s3.stream.remote import (
     Held,
@@ -77,11 +77,11 @@ from binlog2s3.stream.remote import (
     put_entry,
     where_absent,
 )
-from binlog2s3.stream.resume import Pilot
+from binlog2s3.stream.resume import Resumption
 from binlog2s3.stream.spool import Spool, SpoolRun, write_whole
 from binlog2s3.stream.start import _Bucket, _checked, _File, _has_begun
 from binlog2s3.stream.tail import Tailer, is_closed
-from binlog2s3.stream.tracking import Intake, _end
+from binlog2s3.stream.tracking import Tracking, _end
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer, _put_turn
@@ -151,7 +151,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_tracking.py::test_nothing_is_uploaded_before_its_lineage_is_described",
         ),
-        ((Intake._put, gone(call(where_absent))),),
+        ((Tracking._put, gone(call(where_absent))),),
     ),
     Mutant(
         "chunks-compared",
@@ -630,7 +630,7 @@ MUTANTS = (
         Promise.HISTORIES,
         "lineage.json is written where nothing lies, or where the same lies.",
         ("tests/unit/stream/test_tracking.py::test_an_answer_that_was_lost_is_no_second_lineage",),
-        ((Intake._put, keyword(call(Store.put), if_absent="False")),),
+        ((Tracking._put, keyword(call(Store.put), if_absent="False")),),
     ),
     Mutant(
         "a-lineage-ends-where-rows-were-left-out",
@@ -640,7 +640,7 @@ MUTANTS = (
             "tests/unit/stream/test_tracking.py::test_a_start_of_the_server_behind_a_rotation_is_not_taken_in",
             "tests/unit/stream/test_tracking.py::test_what_was_seen_counts_where_the_binlogs_show_nothing",
         ),
-        ((Intake._left_out, answers('""')),),
+        ((Tracking._left_out, answers('""')),),
     ),
     Mutant(
         "binlogs-show-rows-left-out",
@@ -738,7 +738,7 @@ MUTANTS = (
         Promise.HISTORIES,
         "A server that lacks what is archived is refused: a --source was copied.",
         ("tests/unit/stream/test_resume.py::test_another_server_is_refused",),
-        ((Pilot._another, never(when(1, of=3))),),
+        ((Resumption._another, never(when(1, of=3))),),
     ),
     Mutant(
         "another-node-is-proved",
@@ -746,7 +746,7 @@ MUTANTS = (
         "A server with the ids of the archive's and other bytes joins exactly only if it is proved "
         "to have the archive's transactions: one that was reset uses its GTIDs again.",
         ("tests/unit/stream/test_resume.py::test_another_node_of_a_cluster",),
-        ((Pilot._another_node, never(when(3, of=3))),),
+        ((Resumption._another_node, never(when(3, of=3))),),
     ),
     Mutant(
         "another-node-by-what-it-wrote",
@@ -774,7 +774,7 @@ MUTANTS = (
         Promise.MEMORY,
         "What a start takes from the spool begins with the GTIDs that the archive ends with.",
         ("tests/unit/stream/test_start.py::test_a_binlog_that_does_not_follow_is_left",),
-        ((Tip.contradiction, never(when(4, of=4))),),
+        ((KnownEnd.contradiction, never(when(4, of=4))),),
     ),
     Mutant(
         "gap-not-crossed",

@@ -339,7 +339,7 @@ class Afterwards:
         self.is_home(process)
 
     def is_home(self, process: Process) -> None:
-        promises, lineage = self.world.promises, process.intake.lineage
+        promises, lineage = self.world.promises, process.tracking.lineage
         assert lineage is not None
         promises.objects_are_right()
         for place in promises.promised:

@@ -29,7 +29,7 @@ from binlog2s3.inspect.verify.command import Verifier
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import BinlogPosition, Goal, Latest, Request, Start, ToGtid, ToTime
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.prune import Bucket as PruneBucket
 from binlog2s3.retain.prune import Prune
@@ -38,7 +38,7 @@ from binlog2s3.status.from_bucket import look
 from tests.documents import BACKUP
 from tests.history_model import File, Model, Real, having
 from tests.lived_bucket import SECOND_US, Alone, Kept, LivedBucket
-from tests.surveyed import LAYOUT
+from tests.snapshots import LAYOUT
 
 HISTORIES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 S3 = S3Config(bucket="acme", prefix="pre", concurrency=4)
@@ -326,11 +326,11 @@ class World:
         return what
 
     @cached_property
-    def survey(self) -> Survey:
+    def snapshot(self) -> Snapshot:
         return self.look()
 
-    def look(self) -> Survey:
-        return Survey(Catalog(self.store, LAYOUT), Alone(1))
+    def look(self) -> Snapshot:
+        return Snapshot(Catalog(self.store, LAYOUT), Alone(1))
 
     def backup(self, state: int) -> Backup:
         """A base backup with the first `state` transactions."""
@@ -350,18 +350,18 @@ class World:
     def start(self, state: int) -> Start:
         return start_of_registered(self.backup(state), self.model.flavour)
 
-    def planned(self, request: Request, survey: Survey | None = None) -> str:
+    def planned(self, request: Request, snapshot: Snapshot | None = None) -> str:
         """Why `pitr --dry-run` refuses; "" if it accepts."""
         try:
-            make(request, survey or self.survey)
+            make(request, snapshot or self.snapshot)
         except Binlog2s3Error as error:
             return str(error)
         return ""
 
-    def pitr(self, state: int, goal: Goal, survey: Survey | None = None) -> str:
+    def pitr(self, state: int, goal: Goal, snapshot: Snapshot | None = None) -> str:
         """The same for a backup of this state."""
         request = Request(goal=goal, start=self.start(state), lineage=self.current, is_chosen=False)
-        return self.planned(request, survey)
+        return self.planned(request, snapshot)
 
     @cached_property
     def states(self) -> Sequence[int]:
@@ -431,7 +431,7 @@ def differs_pitr(world: World) -> Iterator[str]:
 def differs_backups(world: World) -> Iterator[str]:
     """How far `backup list` says that each state gets, and from when to when."""
     for state in world.states:
-        reach = reaches_of_backup(world.backup(state), world.survey)[0]
+        reach = reaches_of_backup(world.backup(state), world.snapshot)[0]
         is_ours = reach.lineage == world.current
         end = world.count_at(reach.end) if is_ours and reach.end is not None else state
         if end != world.oracle.end(state):
@@ -441,7 +441,7 @@ def differs_backups(world: World) -> Iterator[str]:
         if world.model.flavour == "mariadb":
             continue  # its times are in seconds
         # of the last moment nobody knows what else was committed in it, unless the writer says so
-        last = reach.to_us if reach.is_complete and world.survey.covered_us else reach.to_us - 1
+        last = reach.to_us if reach.is_complete and world.snapshot.covered_us else reach.to_us - 1
         behind = reach.to_us + 1 if reach.is_complete else world.time_behind(end)
         can = reach.from_us <= last
         for at_us, is_it in ((reach.from_us - 1, False), (reach.from_us, can), (last, can),
@@ -474,7 +474,7 @@ def differs_status(world: World) -> Iterator[str]:
         yield f"status says {says}, it is {[oracle.count(kept.file, 0) for kept in good]}"
     window = proofs_of(Catalog(world.store, LAYOUT), world.look()).backups
     whole = [state for state in world.states if world.is_brought_to_now(state)]
-    reaches = [reaches_of_backup(world.backup(state), world.survey)[0] for state in whole]
+    reaches = [reaches_of_backup(world.backup(state), world.snapshot)[0] for state in whole]
     begins = min((one.from_us for one in reaches if one.from_us is not None), default=None)
     shows = us_of(window.window_from) if window.window_from is not None else None
     if not window.window_known or shows != begins:
@@ -518,11 +518,11 @@ def differs_prune(world: World) -> Iterator[str]:
     choice = prune.choice(world.look())
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         prune.run()
-    survey, kept = world.look(), {one.name for one in choice.kept}
+    snapshot, kept = world.look(), {one.name for one in choice.kept}
     reached = set[int]()
     for state in states:
         goals = range(state + 1, before[state] + 1)
-        can = [goal for goal in goals if not world.pitr(state, world.to(goal), survey)]
+        can = [goal for goal in goals if not world.pitr(state, world.to(goal), snapshot)]
         reached |= {*can}
         if world.backup(state).name in kept and can != [*goals]:
             yield f"kept {state} reaches {can} of {goals}"

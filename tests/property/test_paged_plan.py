@@ -14,10 +14,10 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.recover.model import BeforeGtid, Goal, Latest, Plan, Request, Start, ToGtid, ToTime
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE
-from tests.surveyed import LAYOUT, Bucket, workers
+from tests.snapshots import LAYOUT, Bucket, workers
 
 SPAN = 3
 T0 = 1_795_253_400_000_000
@@ -72,9 +72,9 @@ def put_pages(lived: Lived, wanted: Sequence[bool]) -> None:
 
 def outcome(bucket: Bucket, request: Request) -> object:
     """The plan, or why there is none."""
-    survey = Survey(Catalog(bucket, LAYOUT), workers(), span=SPAN)
+    snapshot = Snapshot(Catalog(bucket, LAYOUT), workers(), span=SPAN)
     try:
-        return make(request, survey)
+        return make(request, snapshot)
     except Binlog2s3Error as error:
         return type(error), str(error), error.hint
 

@@ -32,7 +32,7 @@ from binlog2s3.inspect.find.view import (
 )
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import ProgressDisplay, progress_of
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
 from binlog2s3.status.writer_state import last_report, life_sign
@@ -58,15 +58,15 @@ def run(config: FindConfig | RowsConfig, outside: Outside = OUTSIDE) -> int:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(config.s3.threads)
         with progress_of("entries") as advance:
-            survey = Survey(catalog, workers, advance=advance)
-            flavours = _check(config, query, survey)
-        printer = _printer(config, survey, flavours)
+            snapshot = Snapshot(catalog, workers, advance=advance)
+            flavours = _check(config, query, snapshot)
+        printer = _printer(config, snapshot, flavours)
         context = SearchContext(
             source=config.source,
             archive=url(config.s3),
             given=config.given,
-            tip=survey.current,
-            several=len(survey.lineages) > 1,
+            tip=snapshot.current,
+            several=len(snapshot.lineages) > 1,
         )
         view: JsonOutput | TextOutput | GtidOutput
         if config.as_json:
@@ -76,10 +76,10 @@ def run(config: FindConfig | RowsConfig, outside: Outside = OUTSIDE) -> int:
         else:
             view = TextOutput(page_on(sys.stdout), context, query, printer)
         with ProgressDisplay(sys.stderr) as display:
-            run = _FindRun(config, query, catalog, survey, view, display, outside)
+            run = _FindRun(config, query, catalog, snapshot, view, display, outside)
             run.run()
         if isinstance(config, RowsConfig):
-            _must_be_complete(run, len(survey.lineages) > 1)
+            _must_be_complete(run, len(snapshot.lineages) > 1)
     return 0
 
 
@@ -114,7 +114,7 @@ def _query_of_rows(config: RowsConfig) -> SearchQuery:
 
 
 def _printer(
-    config: FindConfig | RowsConfig, survey: Survey, flavours: set[Flavour]
+    config: FindConfig | RowsConfig, snapshot: Snapshot, flavours: set[Flavour]
 ) -> RowPrinter | None:
     """What prints rows; None if nobody wants them. Raises SourceError if there is no program."""
     if isinstance(config, FindConfig) and not config.rows:
@@ -127,7 +127,7 @@ def _printer(
     if len(flavours) == 1:
         tool(*flavours)
     return RowPrinter(
-        survey=survey,
+        snapshot=snapshot,
         wanted=Criteria(
             tables=Tables(config.tables) if config.tables else None,
             kinds=frozenset(config.kinds) if isinstance(config, FindConfig) else frozenset(),
@@ -164,17 +164,17 @@ class _FindRun:
     config: FindConfig | RowsConfig
     query: SearchQuery
     catalog: Catalog
-    survey: Survey
+    snapshot: Snapshot
     view: JsonOutput | TextOutput | GtidOutput
     display: ProgressDisplay
     outside: Outside
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        for error in self.survey.unreadable:
+        for error in self.snapshot.unreadable:
             self._warn(f"{error}; its lineage is not searched")
         search = TransactionSearch(
-            self.survey,
+            self.snapshot,
             self.query,
             threads=self.config.s3.concurrency,
             warn=self._warn,
@@ -201,7 +201,7 @@ class _FindRun:
         """Say when the streamer last reported, if later transactions could match."""
         covered_us, until_us = stats.covered_us, self.query.until_us
         is_covered = None not in (covered_us, until_us) and (until_us or 0) <= (covered_us or 0)
-        grows = self.survey.current in stats.lineages and not self.catalog.has_retired
+        grows = self.snapshot.current in stats.lineages and not self.catalog.has_retired
         if is_covered or not grows:
             return
         sign = life_sign(self.catalog, self.outside.now())
@@ -214,10 +214,10 @@ class _FindRun:
                 say("warning", text)
 
 
-def _check(config: FindConfig | RowsConfig, query: SearchQuery, survey: Survey) -> set[Flavour]:
+def _check(config: FindConfig | RowsConfig, query: SearchQuery, snapshot: Snapshot) -> set[Flavour]:
     """The flavours of what is searched. Raises an error if there is nothing to search."""
-    survey.refuse_nothing(url(config.s3))
-    ids = [lineage.id for lineage in survey.lineages]
+    snapshot.refuse_nothing(url(config.s3))
+    ids = [lineage.id for lineage in snapshot.lineages]
     wanted = query.lineage
     if wanted is not None and wanted not in ids:
         raise ArchiveError(
@@ -226,8 +226,8 @@ def _check(config: FindConfig | RowsConfig, query: SearchQuery, survey: Survey) 
         )
     flavours: set[Flavour] = {
         lineage.flavour
-        for lineage in survey.lineages
-        if query.everywhere or lineage.id == (wanted or survey.current)
+        for lineage in snapshot.lineages
+        if query.everywhere or lineage.id == (wanted or snapshot.current)
     }
     for text in query.gtids:
         if flavour_of(parse_gtids(text)) not in flavours:

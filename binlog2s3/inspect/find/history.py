@@ -24,7 +24,7 @@ from binlog2s3.inspect.find.match import Criteria, WantedGtids
 from binlog2s3.inspect.find.one_binlog import FoundPhase, Span, SpanSearcher, spans_of
 from binlog2s3.inspect.find.prefilter import phase_rules
 from binlog2s3.recover.route import Route
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 
 MOST_BLOCKS = 16_384
 """What is known of this number of blocks stays in memory: about 6 MB, for 64 GiB of binlogs."""
@@ -43,7 +43,7 @@ class SearchedHistory:
         route: Route,
         numbers: list[int],
         named: WantedGtids | None,
-        survey: Survey,
+        snapshot: Snapshot,
         *,
         alone: bool,
         most_blocks: int = MOST_BLOCKS,
@@ -55,13 +55,13 @@ class SearchedHistory:
         self.numbers = numbers
         self.named = named
         self.alone = alone
-        self._survey = survey
+        self._snapshot = snapshot
         self._held = cache(self._find_held)
 
     def known(self, number: int) -> Facts:
         """A stretch's binlog with what is needed to read it. What was asked for last is kept."""
         self.route.known(number)
-        known = self._survey.known(*self._key(number))
+        known = self._snapshot.known(*self._key(number))
         if number not in self._kept:
             self._kept[number] = len(known.blocks) + _BLOCKS_MORE
             self._blocks += self._kept[number]
@@ -70,7 +70,7 @@ class SearchedHistory:
             oldest, blocks = self._kept.popitem(last=False)
             self._blocks -= blocks
             self.route.forget(oldest)
-            self._survey.forget(*self._key(oldest))
+            self._snapshot.forget(*self._key(oldest))
         return known
 
     def load(self, numbers: Sequence[int]) -> None:
@@ -80,7 +80,7 @@ class SearchedHistory:
             lineage, name = self._key(number)
             wanted.setdefault(lineage, []).append(name)
         for lineage, names in wanted.items():
-            self._survey.load(lineage, names)
+            self._snapshot.load(lineage, names)
 
     def _key(self, number: int) -> tuple[str, BinlogName]:
         return self.route.lineage(number), self.route.stretches[number].name
@@ -89,7 +89,7 @@ class SearchedHistory:
         """The bytes of a stretch's binlog that belong to this history, by the listing."""
         name = self.route.stretches[number].name
         leg = self.route.leg(number)
-        size = self._survey.size(leg.lineage.id, name)
+        size = self._snapshot.size(leg.lineage.id, name)
         return size if self.alone else leg.end_of(name, size)
 
     def end(self, number: int, known: Facts) -> int:

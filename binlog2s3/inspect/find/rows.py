@@ -17,7 +17,7 @@ from binlog2s3.errors import ArchiveError, SourceError
 from binlog2s3.formatting import count_text
 from binlog2s3.inspect.find.match import Criteria, Hit
 from binlog2s3.inspect.find.one_binlog import Span
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.mysqlbinlog import Tool, printed
 
 
@@ -38,12 +38,12 @@ class ShownRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPrinter:
-    """Prints rows of transactions of one survey: up to `limit` of each that match; 0: all.
+    """Prints rows of transactions of one snapshot: up to `limit` of each that match; 0: all.
 
     `tool` finds the mysqlbinlog for a flavour; its SourceError is raised unchanged.
     """
 
-    survey: Survey
+    snapshot: Snapshot
     wanted: Criteria
     limit: int
     tool: Callable[[Flavour], Tool]
@@ -86,12 +86,12 @@ class RowPrinter:
             if link.transaction is None or link.binlog is None or link.lineage is None:
                 return None
             lineage, binlog, one = link.lineage, link.binlog, link.transaction
-        return Span(self.survey.known(lineage, binlog), one.begin, one.end)
+        return Span(self.snapshot.known(lineage, binlog), one.begin, one.end)
 
     def _rows(self, span: Span, shown: ShownRows) -> Iterator[Row]:
         known = span.known
         tool = self.tool(known.lineage.flavour)
-        head = self.survey.blocks.head(known, span.begin)
+        head = self.snapshot.blocks.head(known, span.begin)
         events: deque[PrintedEvent] = deque()
 
         def feed(write: Callable[[bytes], object]) -> None:
@@ -103,7 +103,7 @@ class RowPrinter:
                 write=write,
             )
             for begin, end in _undamaged(span, shown.problems):
-                with closing(self.survey.blocks.read(known, begin, end)) as views:
+                with closing(self.snapshot.blocks.read(known, begin, end)) as views:
                     for view in views:
                         binlog.feed(view)
             for why, number in binlog.left_out.items():

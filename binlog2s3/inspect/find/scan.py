@@ -26,7 +26,7 @@ from binlog2s3.inspect.find.match import Hit, SearchQuery, SearchStats, WantedGt
 from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, UnreadableRange
 from binlog2s3.inspect.find.prefilter import rules_for
 from binlog2s3.recover.route import Route
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class TransactionSearch:
 
     def __init__(
         self,
-        survey: Survey,
+        snapshot: Snapshot,
         query: SearchQuery,
         *,
         threads: int,
@@ -83,7 +83,7 @@ class TransactionSearch:
         most_blocks: int = MOST_BLOCKS,
     ) -> None:
         self._most_blocks = most_blocks
-        self._survey = survey
+        self._snapshot = snapshot
         self._query = query
         self._threads = min(threads, MOST_THREADS)
         self._warn = warn
@@ -115,16 +115,16 @@ class TransactionSearch:
     def _lines(self) -> list[SearchedHistory]:
         """The histories to search, in order."""
         newest = self._query.order == "newest"
-        survey, query = self._survey, self._query
+        snapshot, query = self._snapshot, self._query
         if not query.everywhere:
-            return [self._line(query.lineage or survey.current)]
+            return [self._line(query.lineage or snapshot.current)]
         flavours = {flavour_of(parse_gtids(text)) for text in query.gtids}
-        fitting = (one.id for one in survey.lineages if not flavours or one.flavour in flavours)
+        fitting = (one.id for one in snapshot.lineages if not flavours or one.flavour in flavours)
         ids = sorted(fitting, reverse=newest)
         return [self._line(id_, alone=True) for id_ in ids]
 
     def _line(self, tip: str, *, alone: bool = False) -> SearchedHistory:
-        route = Route(self._survey, tip)
+        route = Route(self._snapshot, tip)
         last = len(route.line.legs) - 1
         flavour = route.line.legs[-1].lineage.flavour
         numbers = [n for n, one in enumerate(route.stretches) if not alone or one.leg == last]
@@ -140,7 +140,7 @@ class TransactionSearch:
             route,
             numbers,
             WantedGtids(self._query.gtids, flavour) if self._query.gtids else None,
-            self._survey,
+            self._snapshot,
             alone=alone,
             most_blocks=self._most_blocks,
         )
@@ -153,12 +153,12 @@ class TransactionSearch:
         test = line.named.in_event if line.named is not None else None
         plan = WorkQueue(self._items(line))
         searcher = SpanSearcher(
-            blocks=self._survey.blocks,
+            blocks=self._snapshot.blocks,
             wanted=query.wanted,
             rules=None if plain else rules_for(query.wanted, test),
             keep=lambda _: True,
             newest_first=query.order == "newest",
-            other=OtherPhases(line, self._survey.blocks).other,
+            other=OtherPhases(line, self._snapshot.blocks).other,
         )
         with closing(Ahead(plan.tasks(self._fetch), threads=self._threads, first=2)) as ahead:
             for first in ahead:
@@ -200,7 +200,7 @@ class TransactionSearch:
     def _fetch(self, known: Facts, number: int) -> memoryview | ArchiveError:
         """A block, which is kept for the neighbouring span."""
         try:
-            return self._survey.blocks.block(known, number, keep=True)
+            return self._snapshot.blocks.block(known, number, keep=True)
         except ArchiveError as error:
             return error
 
@@ -228,9 +228,9 @@ class TransactionSearch:
         """Give the warnings that come before the first binlog."""
         tip = line.route.line.legs[-1].lineage.id
         self.stats.lineages += (tip,)
-        if tip == self._survey.current:
-            self.stats.covered_us = self._survey.covered_us
-        if lost := self._survey.lost_end(tip):
+        if tip == self._snapshot.current:
+            self.stats.covered_us = self._snapshot.covered_us
+        if lost := self._snapshot.lost_end(tip):
             self._warn(f"not searched: what follows the end of {tip}: {lost}")
         if self._query.order == "oldest":
             self._barrier(line)
@@ -249,7 +249,7 @@ class TransactionSearch:
     def _of_stretch(self, line: SearchedHistory, number: int, *, is_wanted: bool) -> Iterator[Item]:
         size = line.size(number)
         if not is_wanted:
-            yield from self._problems_of_survey()
+            yield from self._problems_of_snapshot()
             yield partial(self._pass, size)
             return
         try:
@@ -259,7 +259,7 @@ class TransactionSearch:
             yield partial(self._warn, f"not searched: {stretch.name} of {lineage}: {error}")
             yield partial(self._lose, size)
             return
-        yield from self._problems_of_survey()
+        yield from self._problems_of_snapshot()
         if not self._may_have(line, known):
             yield partial(self._pass, size)
             return
@@ -271,8 +271,8 @@ class TransactionSearch:
             yield part
         yield partial(self._done, size - searched)
 
-    def _problems_of_survey(self) -> Iterator[Item]:
-        problems = self._survey.problems
+    def _problems_of_snapshot(self) -> Iterator[Item]:
+        problems = self._snapshot.problems
         while self._problems < len(problems):
             yield partial(self._warn, f"not searched: {problems[self._problems]}")
             self._problems += 1

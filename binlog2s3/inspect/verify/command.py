@@ -41,7 +41,7 @@ from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.contract import Store
@@ -133,7 +133,7 @@ class Verifier:
     def _answer(self, one: SourceVerifier) -> BackupAnswer:
         config = self._config
         return answer(
-            one.context.survey,
+            one.context.snapshot,
             backup=config.from_backup,
             gtid_set=config.from_gtid_set,
             from_lineage=config.from_lineage,
@@ -211,7 +211,7 @@ _ON_THE_WAY = frozenset(
 
 
 def answer(
-    survey: Survey,
+    snapshot: Snapshot,
     *,
     backup: Path | None,
     gtid_set: str | None,
@@ -227,11 +227,11 @@ def answer(
     said = said or f"a backup that has {gtids_text(gtid_set)}"
     warnings: tuple[str, ...] = ()
     try:
-        start, said, warnings = _start(survey, backup, gtid_set, lineage)
+        start, said, warnings = _start(snapshot, backup, gtid_set, lineage)
         start = replace(start, lineage=from_lineage)
         if start.base is not None:
-            refuse_other_place(start.base, survey)
-        plan = make(Request(goal=Latest(), start=start, lineage=lineage), survey)
+            refuse_other_place(start.base, snapshot)
+        plan = make(Request(goal=Latest(), start=start, lineage=lineage), snapshot)
     except (ArchiveError, RecoveryError) as error:
         return BackupAnswer(
             start=said, possible=False, why=str(error), hint=error.hint, warnings=warnings
@@ -249,7 +249,7 @@ def answer(
         binlogs=len(plan.pieces),
         size=plan.size,
         transactions=plan.transactions,
-        warnings=(*warnings, *plan.warnings, *(str(problem) for problem in survey.problems)),
+        warnings=(*warnings, *plan.warnings, *(str(problem) for problem in snapshot.problems)),
     )
 
 
@@ -270,19 +270,19 @@ def _met(plan: Plan, defects: Iterable[Defect]) -> str:
 
 
 def _start(
-    survey: Survey, backup: Path | None, gtid_set: str | None, lineage: str | None
+    snapshot: Snapshot, backup: Path | None, gtid_set: str | None, lineage: str | None
 ) -> tuple[Start, str, tuple[str, ...]]:
     """Where the backup begins, in words too, and its warnings. All of a dump is read.
 
     Raises RecoveryError, also if it is no base backup of the whole server.
     """
-    flavour = history_flavour(survey, lineage)
+    flavour = history_flavour(snapshot, lineage)
     if backup is None:
         return start_of_gtids(gtid_set or "", flavour), "--from-gtid-set", ()
     with progress_of("bytes of the base backup") as advance:
         point, _ = examined(backup, advance)
     found = start_of_backup(backup, point, flavour)
     base = found[0].base
-    lacks = innodb_lacks(base, survey) if base is not None else ""
+    lacks = innodb_lacks(base, snapshot) if base is not None else ""
     refuse_defects(backup, (*point.defects, *filter(None, [lacks])), "make another base backup")
     return found

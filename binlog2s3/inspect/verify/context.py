@@ -17,7 +17,7 @@ from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.verify.report import Defect, Kind, RecordedGap, SourceReport
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.store.contract import ObjectInfo, Store
 
 _LOOKS = 3
@@ -124,7 +124,7 @@ class SourceContext:
     store: Store
     layout: Layout
     catalog: Catalog
-    survey: Survey
+    snapshot: Snapshot
     inventory: SourceInventory
     report: SourceReport
     threads: int

@@ -45,7 +45,7 @@ from binlog2s3.inspect.verify.report import (
     SourceReport,
 )
 from binlog2s3.inspect.verify.walk import AHEAD, LineageWalk
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
@@ -89,7 +89,7 @@ class SourceVerifier:
             store=store,
             layout=layout,
             catalog=catalog,
-            survey=Survey(catalog, workers),
+            snapshot=Snapshot(catalog, workers),
             inventory=inventory,
             report=self.report,
             threads=workers.count,
@@ -293,19 +293,19 @@ class SourceVerifier:
 
         A text: why the offset is wrong; None: not known.
         """
-        survey = self.context.survey
+        snapshot = self.context.snapshot
         if any((one.lineage, one.binlog) == (lineage, name) for one in self.report.defects):
             return None  # it has a defect, which was reported
         try:
-            known = survey.known(lineage, name)
+            known = snapshot.known(lineage, name)
             start = known.boundary(offset)
-            scanner = survey.blocks.scanner(known, start)
-            with closing(survey.blocks.read(known, start, offset)) as views:
+            scanner = snapshot.blocks.scanner(known, start)
+            with closing(snapshot.blocks.read(known, start, offset)) as views:
                 for view in views:
                     scanner.feed(view)
             if scanner.event_end != offset:
                 return f"no event ends there, the last one before it ends at {scanner.event_end}"
-            those = survey.transactions(lineage, name, 0, offset)
+            those = snapshot.transactions(lineage, name, 0, offset)
             added = gathered(
                 (one.gtid for one in those if one.gtid and one.end <= offset), known.lineage.flavour
             )

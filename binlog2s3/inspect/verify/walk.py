@@ -366,7 +366,7 @@ class LineageWalk:
         why = _why_bad(name, self._bad)
         if not why and (self._source.deep or not is_last):
             try:  # names do not show its GTIDs
-                known = self._source.survey.known(lineage.id, name)
+                known = self._source.snapshot.known(lineage.id, name)
             except ArchiveError as error:
                 why = str(error)
                 self._context.defect("chunk-bytes", why, name)

@@ -276,10 +276,10 @@ def test_its_account_leaves_no_trace_in_the_binary_log() -> None:
 def test_the_version_of_the_source_is_that_of_the_last_binlog(state: str) -> None:
     """A lineage continues after an upgrade, and says the version with which it began."""
     bucket = bucket_with("5.5", state)
-    survey = bucket.survey()
-    (name,) = survey.names(bucket.lineage.id)
+    snapshot = bucket.snapshot()
+    (name,) = snapshot.names(bucket.lineage.id)
     stop = replace(PLAN.stop, lineage=bucket.lineage.id, binlog=name)
-    assert version_of_source(replace(PLAN, stop=stop), survey) == "5.5.6"
+    assert version_of_source(replace(PLAN, stop=stop), snapshot) == "5.5.6"
     assert bucket.lineage.server_version != "5.5.6"
 
 

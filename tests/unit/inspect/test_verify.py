@@ -32,7 +32,7 @@ from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import print_report
 from binlog2s3.inspect.verify.walk import ENTRY_SOON
 from binlog2s3.output import Plain
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.stream.remote import put_entry
 from binlog2s3.workers import Workers
@@ -52,7 +52,7 @@ from tests.damage import (
 )
 from tests.documents import BACKUP, ENTRY, LINEAGE, like, stored_as
 from tests.memory_store import MemoryStore
-from tests.surveyed import Bucket, written
+from tests.snapshots import Bucket, written
 
 S3 = S3Config(bucket="bucket", prefix="pre")
 WRITER = LAYOUT.writer(1, "9c2d41aa")
@@ -663,10 +663,10 @@ def test_a_plan_is_told_that_an_entry_cannot_be(
 ) -> None:
     """Whoever asks for that binlog gets an error that names it; others are not disturbed."""
     archive.change(archive.entry(OLD, 2), **change)
-    survey = Survey(Catalog(store, LAYOUT), Workers(1))
+    snapshot = Snapshot(Catalog(store, LAYOUT), Workers(1))
     with pytest.raises(ArchiveError, match=r"mysql-bin\.000002"):
-        survey.known(OLD, BinlogName.parse("mysql-bin.000002"))
-    assert survey.known(OLD, BinlogName.parse("mysql-bin.000001")).size > 0
+        snapshot.known(OLD, BinlogName.parse("mysql-bin.000002"))
+    assert snapshot.known(OLD, BinlogName.parse("mysql-bin.000001")).size > 0
 
 
 @pytest.mark.parametrize("gtids", ["", f"{UUID_A}:1-4", f"{UUID_A}:1-14", "0-7-4"])
@@ -691,7 +691,7 @@ def test_a_bug_is_not_called_a_defect_of_the_archive(error: Exception) -> None:
 
     lie = Defect(kind="lineage-lies", key="archive/x", text="it lies")
     with pytest.raises(type(error), match="a bug"):
-        answer(cast("Survey", Buggy()), backup=None, gtid_set="x", lineage=None, defects=[lie])
+        answer(cast("Snapshot", Buggy()), backup=None, gtid_set="x", lineage=None, defects=[lie])
 
 
 def test_a_backup_of_a_history_whose_parent_lies() -> None:

@@ -17,7 +17,7 @@ from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import Checked, PlanPiece
 from tests.binlog_writer import BEGIN, ROWS, UUID_B, XID, BinlogWriter, statement
 from tests.documents import ID, LINEAGE, NAME, like
-from tests.surveyed import (
+from tests.snapshots import (
     BLOCK,
     KEY,
     LAYOUT,
@@ -44,7 +44,7 @@ def read_by(extract: Extract, pieces: Sequence[PlanPiece], into: list[Checked]) 
 
 def extracted(bucket: Bucket, *pieces: PlanPiece) -> list[bytes]:
     found = []
-    for piece, checked in Extract(bucket.survey().blocks).stream(pieces):
+    for piece, checked in Extract(bucket.snapshot().blocks).stream(pieces):
         data, done = taken(list(checked))
         assert len(done) == piece.transactions
         found.append(data)
@@ -55,7 +55,7 @@ def refused(bucket: Bucket, piece: PlanPiece, match: str) -> bytes:
     """The error, and what was handed on before it."""
     given: list[Checked] = []
     with pytest.raises((ArchiveError, RecoveryError), match=match) as caught:
-        read_by(Extract(bucket.survey().blocks), [piece], given)
+        read_by(Extract(bucket.snapshot().blocks), [piece], given)
     assert caught.value.hint
     return b"".join(one.data for one in given)
 
@@ -64,7 +64,7 @@ def test_every_cut_of_an_archived_binlog() -> None:
     """From each transaction to each: magic, format event, those bytes, those transactions."""
     bucket = Bucket()
     bucket.archive(SMALL.data)
-    extract = Extract(bucket.survey().blocks)
+    extract = Extract(bucket.snapshot().blocks)
     pieces = [piece_of(SMALL.transactions, a, b) for a, b in combinations(range(13), 2)]
     for piece, checked in extract.stream(pieces):
         data, done = taken(list(checked))
@@ -207,8 +207,8 @@ def test_several_format_events() -> None:
         binlog.transaction([BEGIN, statement("x" * 700_000), XID], gtid=(UUID_B, "", number + 1))
     bucket = Bucket()
     bucket.archive(binlog.data)
-    survey = bucket.survey()
-    assert survey.known(ID, NAME).formats == (4, second)
+    snapshot = bucket.snapshot()
+    assert snapshot.known(ID, NAME).formats == (4, second)
     size = binlog.ends[binlog.ends.index(second) + 1] - second
     cuts = list(combinations(range(15), 2))[::4]
     pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
@@ -231,7 +231,7 @@ def test_a_flipped_byte_is_never_handed_on(block: int) -> None:
     bucket = Bucket()
     bucket.archive(LARGE.data)
     piece = piece_of(LARGE.transactions, 0, 26)
-    sum_of = bucket.survey().known(ID, NAME).blocks[block].crc64
+    sum_of = bucket.snapshot().known(ID, NAME).blocks[block].crc64
     wrong = bytearray(LARGE.data)
     wrong[block * BLOCK + 300_000] ^= 1
     bucket.put(KEY, bytes(wrong))
@@ -268,10 +268,10 @@ def test_an_event_whose_own_checksum_is_wrong() -> None:
     bucket = Bucket()
     bucket.archive(SMALL.data)
     entry = bucket.get(LAYOUT.entry(ID, NAME))
-    right, bad = Scanner(), bucket.survey().known(ID, NAME).blocks[0].crc64
+    right, bad = Scanner(), bucket.snapshot().known(ID, NAME).blocks[0].crc64
     right.feed(SMALL.data)
     bucket.archive(wrong, accept=[offset for offset in SMALL.ends if offset > fifth.begin][:1])
-    changed = bucket.survey().known(ID, NAME).blocks[0].crc64
+    changed = bucket.snapshot().known(ID, NAME).blocks[0].crc64
     entry = entry.replace(f"{bad:016x}".encode(), f"{changed:016x}".encode())
     bucket.put(LAYOUT.entry(ID, NAME), entry)
     given = refused(bucket, piece_of(SMALL.transactions, 0, 12), "wrong CRC32")
@@ -288,7 +288,7 @@ def test_damage_that_is_known(at: int) -> None:
     wrong[fifth.begin + at + 25] ^= 1
     bucket = Bucket()
     bucket.archive(wrong, accept=[damaged])
-    (place,) = bucket.survey().known(ID, NAME).damaged
+    (place,) = bucket.snapshot().known(ID, NAME).damaged
     assert place[0] == damaged
     without = piece_of(SMALL.transactions, 0, 12, without=[5])
     assert extracted(bucket, without) == [expected(SMALL.data, without)]
@@ -355,7 +355,7 @@ def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
     bucket = Bucket()
     size = LARGE.transactions[20].end + 40
     keys = bucket.chunks(LARGE.data, 0, 5 << 20, 10 << 20, size)
-    blocks = bucket.survey().blocks
+    blocks = bucket.snapshot().blocks
     known = blocks.find(ID, NAME)
     assert (known.state, known.size) == ("open", size)
     assert known.transaction_end == LARGE.transactions[20].end
@@ -371,14 +371,14 @@ def test_of_many_binlogs_it_is_looked_up_again_where_the_bytes_are() -> None:
     """What was noted of the first one is forgotten after thousands of others."""
     bucket = Bucket()
     bucket.archive(SMALL.data)
-    survey = bucket.survey()
-    known = survey.blocks.find(ID, NAME)
+    snapshot = bucket.snapshot()
+    known = snapshot.blocks.find(ID, NAME)
     elsewhere = Catalog(bucket, LAYOUT).binlog(LINEAGE, NAME)
     for number in range(1, 5000):
-        survey.blocks.note(LINEAGE, BinlogName("other", number), elsewhere)
-    assert len(survey.blocks._places) < 5000
+        snapshot.blocks.note(LINEAGE, BinlogName("other", number), elsewhere)
+    assert len(snapshot.blocks._places) < 5000
     asked = len(bucket.asked)
-    assert bytes(survey.blocks.block(known, 0)) == bytes(SMALL.data)
+    assert bytes(snapshot.blocks.block(known, 0)) == bytes(SMALL.data)
     assert len(bucket.asked) == asked + 1
 
 
@@ -386,7 +386,7 @@ def test_chunks_that_were_replaced_between_two_blocks() -> None:
     """Each time the reader looks again and finds the bytes where they lie now."""
     bucket, given = Leaky(), list[Checked]()
     keys = bucket.chunks(LARGE.data, *CHUNKS)
-    blocks = bucket.survey().blocks
+    blocks = bucket.snapshot().blocks
     blocks.find(ID, NAME)
 
     def replace_by(begin: int, end: int, *gone: str) -> None:
@@ -406,7 +406,7 @@ def test_a_hole_that_is_there_for_a_moment() -> None:
     """A chunk is gone, and what covers it shows only after some looks: nothing is read past it."""
     bucket, given = Leaky(), list[Checked]()
     keys = bucket.chunks(LARGE.data, *CHUNKS)
-    blocks = bucket.survey().blocks
+    blocks = bucket.snapshot().blocks
     blocks.find(ID, NAME)
     listed = bucket.calls["list"]
 
@@ -431,7 +431,7 @@ def test_what_is_gone_is_an_error(state: str) -> None:
         bucket.archive(LARGE.data)
         bucket.delete(keys)
         keys = [KEY]
-    blocks = bucket.survey().blocks
+    blocks = bucket.snapshot().blocks
     blocks.find(ID, NAME)
     if state == "shorter":
         bucket.put(KEY, bytes(LARGE.data[: 9 << 20]))
@@ -477,7 +477,7 @@ def test_so_many_at_a_time(concurrency: int) -> None:
         binlog = written(2, first=1 + 2 * number)
         bucket.archive(binlog.data, name)
         pieces.append(piece_of(binlog.transactions, 0, 2, name=name))
-    extract = Extract(bucket.survey().blocks, concurrency=concurrency)
+    extract = Extract(bucket.snapshot().blocks, concurrency=concurrency)
     allowed = min(concurrency, MOST_THREADS)
     stream = extract.stream(pieces)
     _, checked = next(stream)
@@ -501,7 +501,7 @@ def test_closing_it_early_ends_the_threads() -> None:
     """Whatever they are doing; nobody waits for them."""
     bucket = Slow()
     bucket.archive(LARGE.data)
-    blocks = bucket.survey().blocks
+    blocks = bucket.snapshot().blocks
     blocks.find(ID, NAME)
     before = {one for one in threading.enumerate() if one.name.startswith("ahead-")}
 
@@ -528,7 +528,7 @@ def test_a_piece_that_is_not_read_to_its_end() -> None:
     bucket = Bucket()
     bucket.archive(SMALL.data)
     pieces = [piece_of(SMALL.transactions, 0, 3), piece_of(SMALL.transactions, 3, 6)]
-    stream = Extract(bucket.survey().blocks).stream(pieces)
+    stream = Extract(bucket.snapshot().blocks).stream(pieces)
     _, checked = next(stream)
     next(checked)
     with pytest.raises(RecoveryError, match="not read to its end"):
@@ -542,7 +542,7 @@ def test_a_plan_that_is_wrong_in_its_last_piece_is_refused_before_the_first() ->
     right = piece_of(SMALL.transactions, 0, 3)
     given: list[Checked] = []
     with pytest.raises(RecoveryError):
-        read_by(Extract(bucket.survey().blocks), [right, replace(right, end=1 << 40)], given)
+        read_by(Extract(bucket.snapshot().blocks), [right, replace(right, end=1 << 40)], given)
     assert given == []
 
 

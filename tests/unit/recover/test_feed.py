@@ -29,7 +29,7 @@ from tests.binlog_writer import ROWS, BinlogWriter
 from tests.documents import NAME
 from tests.got import Got
 from tests.sampling import examples
-from tests.surveyed import checked_of, piece_of, written
+from tests.snapshots import checked_of, piece_of, written
 from tests.waiting import wait_until
 
 SECOND = BinlogName.parse("mysql-bin.000003")

@@ -27,7 +27,7 @@ from binlog2s3.recover.plan import make
 from tests.documents import BEAT, FLOOR, LINEAGE, NAME
 from tests.history_model import HEAD, File, Model, Real, lived
 from tests.property.test_plan import applied
-from tests.surveyed import Bucket
+from tests.snapshots import Bucket
 from tests.unit.recover.test_plan import Case, holds
 from tests.unit.serve.test_dump import OTHER_ID, put_back
 
@@ -359,13 +359,13 @@ def test_a_place_that_a_dead_branch_may_have_had() -> None:
     for offset, histories in ((cut, 1), (ends[3], 2), (ends[4], 2), (ends[5], 2)):
         start = Start(place=FilePosition(NAME, offset))
         if histories == 1:
-            assert make(Request(goal=Latest(), start=start), bucket.survey()).transactions == 4
+            assert make(Request(goal=Latest(), start=start), bucket.snapshot()).transactions == 4
             continue
         with pytest.raises(RecoveryError, match="several histories") as caught:
-            make(Request(goal=Latest(), start=start), bucket.survey())
+            make(Request(goal=Latest(), start=start), bucket.snapshot())
         assert f"--from-lineage {OTHER_ID}" in caught.value.hint
         chosen = Request(goal=Latest(), start=replace(start, lineage=OTHER_ID))
-        plan = make(chosen, bucket.survey())
+        plan = make(chosen, bucket.snapshot())
         assert plan.lineage == OTHER_ID
         assert plan.transactions == sum(one.begin >= offset for one in ours.transactions)
 

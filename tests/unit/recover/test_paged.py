@@ -10,16 +10,16 @@ from binlog2s3.archive.pages import name_at
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Latest, Request, Start, ToTime
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from tests.documents import ID
 from tests.property.test_paged_plan import HISTORY, SPAN, T0, lived, put_pages, without_pages
-from tests.surveyed import LAYOUT, Bucket, workers
+from tests.snapshots import LAYOUT, Bucket, workers
 
 ALL = (True,) * 5
 
 
-def survey(bucket: Bucket) -> Survey:
-    return Survey(Catalog(bucket, LAYOUT), workers(), span=SPAN)
+def snapshot(bucket: Bucket) -> Snapshot:
+    return Snapshot(Catalog(bucket, LAYOUT), workers(), span=SPAN)
 
 
 def steady(count: int) -> Bucket:
@@ -33,7 +33,7 @@ def test_a_binlog_that_a_page_says_is_there_is_looked_for() -> None:
     bucket = steady(13)
     name = name_at(HISTORY, 4)
     bucket.delete([LAYOUT.binlog(ID, name), LAYOUT.entry(ID, name)])
-    seen = survey(bucket)
+    seen = snapshot(bucket)
     with pytest.raises(
         RecoveryError, match=r"binlogs between mysql-bin.000003 and .*5 are missing"
     ):
@@ -52,9 +52,9 @@ def test_an_entry_wins_over_its_page() -> None:
     document["after"]["greatest_commit_us"] = document["before"]["greatest_commit_us"]
     bucket.put(key, json.dumps(document).encode())
     request = Request(goal=ToTime(T0 + 42, "then"), start=Start())
-    seen = survey(bucket)
+    seen = snapshot(bucket)
     plan = make(request, seen)
-    assert plan == make(request, survey(without_pages(bucket)))
+    assert plan == make(request, snapshot(without_pages(bucket)))
     assert str(plan.stop) == f"mysql-bin.000005:{plan.stop.offset}"
     assert any("has another entry" in str(one) for one in seen.problems)
 
@@ -67,9 +67,9 @@ def test_little_is_read_for_a_short_way() -> None:
     history.bucket.on_act = lambda operation, keys, _: read.extend(
         key for key in keys if operation == "get"
     )
-    gtids = without_pages(history.bucket).survey().known(ID, name_at(HISTORY, 30)).gtids_before
+    gtids = without_pages(history.bucket).snapshot().known(ID, name_at(HISTORY, 30)).gtids_before
     request = Request(goal=ToTime(T0 + 315, "then"), start=Start(gtids=gtids))
-    plan = make(request, survey(history.bucket))
+    plan = make(request, snapshot(history.bucket))
     assert [piece.binlog.number for piece in plan.pieces] == [30, 31, 32]
     assert sum("/entries/" in key for key in read) < 20
     assert sum("/pages/" in key for key in read) < 15
@@ -85,4 +85,4 @@ def test_times_that_come_again_are_found() -> None:
     assert list(index.not_later(T0 + 30, 6)) == [7]
     assert index.first_later(T0 + 40, 1) == 6
     with pytest.raises(RecoveryError, match="is ambiguous"):
-        make(Request(goal=ToTime(T0 + 27, "then"), start=Start()), survey(history.bucket))
+        make(Request(goal=ToTime(T0 + 27, "then"), start=Start()), snapshot(history.bucket))

@@ -18,7 +18,7 @@ from binlog2s3.recover.target import prepared
 from lab import pitr_examples
 from tests.binlog_writer import BEGIN, NOW_US, UUID_A, XID, BinlogWriter, statement
 from tests.documents import ID, LINEAGE
-from tests.surveyed import MARIADB, Bucket
+from tests.snapshots import MARIADB, Bucket
 from tests.unit.binlog.test_content import rows, table_map
 from tests.unit.inspect.find.test_scan import name
 from tests.unit.recover.fake_server import FakeServer, fake
@@ -66,8 +66,8 @@ def plan_of(
 
 
 def found(bucket: Bucket, plan: Plan, **more: int) -> list[Shown]:
-    survey = bucket.survey()
-    return list(pending_at(plan, survey.phases, survey.content, **more)[0])
+    snapshot = bucket.snapshot()
+    return list(pending_at(plan, snapshot.phases, snapshot.content, **more)[0])
 
 
 def names(shown: Sequence[Shown]) -> list[str]:
@@ -102,10 +102,10 @@ def test_so_many_bytes_before_the_goal_are_looked_at() -> None:
     bucket, made = history(prepare("a"), prepare("b"), padding=9 << 20)
     assert names(found(bucket, plan_of(made, 3))) == [A, B]
     assert names(found(bucket, plan_of(made, 3), most=1 << 20)) == [B]
-    survey = bucket.survey()
+    snapshot = bucket.snapshot()
 
     def is_all(end: int, most: int) -> bool:
-        return pending_at(plan_of(made, end), survey.phases, survey.content, most=most)[1]
+        return pending_at(plan_of(made, end), snapshot.phases, snapshot.content, most=most)[1]
 
     assert is_all(3, LOOKED_BACK)
     assert not is_all(3, 1 << 20)

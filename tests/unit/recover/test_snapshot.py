@@ -19,7 +19,7 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.recover.model import BucketHistory
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,
@@ -32,7 +32,7 @@ from tests.binlog_writer import (
     statement,
 )
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, like
-from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket, gtids_of, written
+from tests.snapshots import BLOCK, KEY, LAYOUT, MARIADB, Bucket, gtids_of, written
 
 SMALL = written()
 LARGE = written(26, 700_000)
@@ -89,14 +89,14 @@ def test_lineages_and_the_one_that_is_written() -> None:
     bucket = Bucket()
     younger = like(bucket.lineage, id="20270101T000000Z-3e11fa47-a1b2")
     bucket.put(LAYOUT.lineage(younger.id), younger.to_json())
-    history = bucket.survey()
+    history = bucket.snapshot()
     assert [one.id for one in history.lineages] == [ID, younger.id]
     assert history.current == younger.id
     assert history.covered_us is None
     bucket.beat(replace(IDLE, generation=6, lineage=younger.id))
-    assert bucket.survey().current == younger.id
+    assert bucket.snapshot().current == younger.id
     bucket.beat(IDLE)
-    history = bucket.survey()
+    history = bucket.snapshot()
     assert history.current == ID
     assert history.covered_us == int(TIME.timestamp()) * 1_000_000
 
@@ -118,10 +118,10 @@ def test_until_when_a_writer_vouches(changes: dict[str, Any], covered_us: int | 
     bucket.beat(replace(IDLE, **changes))
     if "lineage" in changes:
         bucket.delete([LAYOUT.turn(IDLE.generation)])
-    survey = bucket.survey()
+    snapshot = bucket.snapshot()
     begin = int(TIME.timestamp()) * 1_000_000
-    assert survey.current == ID
-    assert survey.covered_us == (None if covered_us is None else begin + covered_us)
+    assert snapshot.current == ID
+    assert snapshot.covered_us == (None if covered_us is None else begin + covered_us)
 
 
 @pytest.mark.parametrize("state", ["archived", "open"])
@@ -139,7 +139,7 @@ def test_a_binlog_that_does_not_tell_its_time_zone(state: str, began: int | None
         bucket.archive(SMALL.data)
     bucket.beat(replace(IDLE, time_zone=now))
     is_doubtful = state == "archived" and began == 0
-    assert bucket.survey().time_zone(ID, NAME) == (None if is_doubtful else now)
+    assert bucket.snapshot().time_zone(ID, NAME) == (None if is_doubtful else now)
 
 
 def test_a_turn_that_cannot_be_read_hides_nothing_else() -> None:
@@ -147,11 +147,11 @@ def test_a_turn_that_cannot_be_read_hides_nothing_else() -> None:
     bucket = Bucket()
     bucket.beat(IDLE)
     bucket.put(LAYOUT.turn(10**6), b"{}")
-    survey = bucket.survey()
-    assert [lineage.id for lineage in survey.lineages] == [ID]
+    snapshot = bucket.snapshot()
+    assert [lineage.id for lineage in snapshot.lineages] == [ID]
     with pytest.raises(ArchiveError, match="turns/01000000"):
-        _ = survey.current
-    assert [str(LAYOUT.turn(10**6)) in str(error) for error in survey.problems] == [True]
+        _ = snapshot.current
+    assert [str(LAYOUT.turn(10**6)) in str(error) for error in snapshot.problems] == [True]
 
 
 def test_a_writer_that_was_superseded_between_two_requests() -> None:
@@ -167,7 +167,7 @@ def test_a_writer_that_was_superseded_between_two_requests() -> None:
             bucket.delete([LAYOUT.writer(7, BEAT.token)])
 
     bucket.on_call = act
-    assert bucket.survey().covered_us == int(TIME.timestamp() + 1) * 1_000_000
+    assert bucket.snapshot().covered_us == int(TIME.timestamp() + 1) * 1_000_000
 
 
 def test_names_are_those_of_which_something_can_be_read() -> None:
@@ -180,7 +180,7 @@ def test_names_are_those_of_which_something_can_be_read() -> None:
     bucket.chunks(SMALL.data, 0, 4, name=names[3])
     durable = Position(binlog=names[3], offset=4, gtid_set="")
     bucket.beat(replace(BEAT, durable=durable))
-    assert list(bucket.survey().names(ID)) == names[:2]
+    assert list(bucket.snapshot().names(ID)) == names[:2]
 
 
 def test_what_a_writer_said_is_durable_and_is_not_there() -> None:
@@ -189,20 +189,20 @@ def test_what_a_writer_said_is_durable_and_is_not_there() -> None:
     bucket.archive(SMALL.data)
     gone = NAME.next()
     bucket.beat(replace(BEAT, durable=Position(binlog=gone, offset=900, gtid_set="")))
-    survey = bucket.survey()
-    assert list(survey.names(ID)) == [NAME]
-    assert survey.covered_us is None
-    assert survey.lost_end(ID) == f"{gone}, of which 900 bytes were durable"
+    snapshot = bucket.snapshot()
+    assert list(snapshot.names(ID)) == [NAME]
+    assert snapshot.covered_us is None
+    assert snapshot.lost_end(ID) == f"{gone}, of which 900 bytes were durable"
     with pytest.raises(ArchiveError, match=str(gone)):
-        survey.known(ID, gone)
+        snapshot.known(ID, gone)
     bucket.beat(replace(BEAT, durable=Position(binlog=gone, offset=0, gtid_set="")))
-    assert list(bucket.survey().names(ID)) == [NAME]
+    assert list(bucket.snapshot().names(ID)) == [NAME]
 
 
 def test_an_unknown_lineage() -> None:
     """An error that says how to see those that there are."""
     with pytest.raises(ArchiveError, match="no lineage 2027") as caught:
-        Bucket().survey().names("2027")
+        Bucket().snapshot().names("2027")
     assert caught.value.hint
 
 
@@ -215,7 +215,7 @@ def test_what_is_known_is_the_same_however_it_is_known(which: str) -> None:
     binlog = BINLOGS[which]
     known: dict[str, Facts] = {}
     for state in ("archived", "undescribed", "open"):
-        known[state] = bucket_with(which, state).survey().known(ID, NAME)
+        known[state] = bucket_with(which, state).snapshot().known(ID, NAME)
     (one, *others) = known.values()
     assert one.state == "archived"
     assert known["open"].state == "open"
@@ -243,13 +243,13 @@ def test_what_was_before_a_binlog() -> None:
     ):
         bucket = Bucket()
         bucket.archive(BinlogWriter(server_version=version, checksum=False).data)
-        assert bucket.survey().known(ID, NAME).gtids_before == expected
+        assert bucket.snapshot().known(ID, NAME).gtids_before == expected
     bucket = Bucket()
     bucket.archive(written(2, first=6).data)
-    assert bucket.survey().known(ID, NAME).gtids_before == GtidSet.parse(f"{UUID_A}:1-5")
+    assert bucket.snapshot().known(ID, NAME).gtids_before == GtidSet.parse(f"{UUID_A}:1-5")
     bucket = Bucket(MARIADB)
     bucket.archive(mariadb(deferred=False).data)
-    assert bucket.survey().known(ID, NAME).gtids_before == MariadbGtidList.parse("0-7-3")
+    assert bucket.snapshot().known(ID, NAME).gtids_before == MariadbGtidList.parse("0-7-3")
 
 
 @pytest.mark.parametrize("ends", range(len(SMALL.ends)))
@@ -261,7 +261,7 @@ def test_an_open_binlog_of_any_length(ends: int) -> None:
             continue
         bucket = Bucket()
         bucket.chunks(SMALL.data, 0, size)
-        known = bucket.survey().known(ID, NAME)
+        known = bucket.snapshot().known(ID, NAME)
         whole = [t for t in SMALL.transactions if t.end <= size]
         begun = [t for t in SMALL.transactions if t.begin < size < t.end]
         reached = max(end for end in SMALL.ends if end <= size)
@@ -277,11 +277,11 @@ def test_an_open_binlog_that_has_only_just_begun() -> None:
     bucket = Bucket()
     bucket.chunks(SMALL.data, 0, 50)
     with pytest.raises(ArchiveError, match="50 bytes"):
-        bucket.survey().known(ID, NAME)
+        bucket.snapshot().known(ID, NAME)
     bucket = Bucket()
     bucket.chunks(bytes(500), 0, 500)
     with pytest.raises(ArchiveError, match="do not begin as a binlog does"):
-        bucket.survey().known(ID, NAME)
+        bucket.snapshot().known(ID, NAME)
 
 
 def test_an_open_binlog_grows_while_it_is_looked_at() -> None:
@@ -289,18 +289,18 @@ def test_an_open_binlog_grows_while_it_is_looked_at() -> None:
     bucket = Bucket()
     size = SMALL.transactions[3].end
     bucket.chunks(SMALL.data, 0, size)
-    survey = bucket.survey()
-    known = survey.known(ID, NAME)
+    snapshot = bucket.snapshot()
+    known = snapshot.known(ID, NAME)
     bucket.chunks(SMALL.data, size, len(SMALL.data))
-    assert survey.known(ID, NAME) is known
-    assert list(survey.transactions(ID, NAME)) == SMALL.transactions[:4]
-    assert list(survey.transactions(ID, NAME, end=10**9)) == SMALL.transactions[:4]
-    assert survey.is_boundary(ID, NAME, size)
-    assert not survey.is_boundary(ID, NAME, SMALL.transactions[4].end)
+    assert snapshot.known(ID, NAME) is known
+    assert list(snapshot.transactions(ID, NAME)) == SMALL.transactions[:4]
+    assert list(snapshot.transactions(ID, NAME, end=10**9)) == SMALL.transactions[:4]
+    assert snapshot.is_boundary(ID, NAME, size)
+    assert not snapshot.is_boundary(ID, NAME, SMALL.transactions[4].end)
     bucket.archive(SMALL.data)
     bucket.delete([one for one in bucket.objects if "live" in one])
-    assert list(survey.transactions(ID, NAME)) == SMALL.transactions[:4]
-    assert len(list(bucket.survey().transactions(ID, NAME))) == 12
+    assert list(snapshot.transactions(ID, NAME)) == SMALL.transactions[:4]
+    assert len(list(bucket.snapshot().transactions(ID, NAME))) == 12
 
 
 def test_what_the_writer_says_is_durable_is_looked_for() -> None:
@@ -310,11 +310,11 @@ def test_what_the_writer_says_is_durable_is_looked_for() -> None:
     bucket.chunks(SMALL.data, 0, 300)
     durable = Position(binlog=NAME, offset=size, gtid_set="")
     bucket.beat(replace(BEAT, durable=durable))
-    short = bucket.survey()
+    short = bucket.snapshot()
     assert short.known(ID, NAME).damaged == ((300, size),)
     assert f"bytes up to {size} are not in the bucket" in str(short.problems[0])
-    survey = bucket.survey()
-    survey.names(ID)
+    snapshot = bucket.snapshot()
+    snapshot.names(ID)
 
     calls = [0]
 
@@ -325,18 +325,18 @@ def test_what_the_writer_says_is_durable_is_looked_for() -> None:
             bucket.chunks(SMALL.data, 300, size)
 
     bucket.on_call = later
-    assert survey.known(ID, NAME).size == size
+    assert snapshot.known(ID, NAME).size == size
 
 
 def test_a_binlog_that_was_archived_since_the_first_look() -> None:
     """Is told by its entry, without reading it."""
     bucket = Bucket()
     keys = bucket.chunks(LARGE.data, 0, 300, len(LARGE.data))
-    survey = bucket.survey()
-    assert list(survey.names(ID)) == [NAME]
+    snapshot = bucket.snapshot()
+    assert list(snapshot.names(ID)) == [NAME]
     bucket.archive(LARGE.data)
     bucket.delete(keys)
-    known = survey.known(ID, NAME)
+    known = snapshot.known(ID, NAME)
     assert (known.state, known.size, bucket.asked) == ("archived", len(LARGE.data), [])
 
 
@@ -351,12 +351,12 @@ def test_an_entry_that_is_another_ones(field: str) -> None:
     if field == "size":
         wrong = replace(ENTRY, size=len(SMALL.data) + 1)
     bucket.put(ENTRY_KEY, wrong.to_json())
-    survey = bucket.survey()
-    survey.load(ID, [NAME, other])
-    assert survey.known(ID, other).transactions == 12
+    snapshot = bucket.snapshot()
+    snapshot.load(ID, [NAME, other])
+    assert snapshot.known(ID, other).transactions == 12
     words = "its entry says" if field == "size" else "in the wrong place"
     with pytest.raises(ArchiveError, match=words):
-        survey.known(ID, NAME)
+        snapshot.known(ID, NAME)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_an_entry_by_which_nothing_can_be_found(changed: Mapping[str, Any]) -> N
         entry[field] = [like | value for value in values]
     bucket.put(ENTRY_KEY, json.dumps(entry).encode())
     with pytest.raises(ArchiveError, match=f"the entry of {NAME} in lineage {ID} is damaged"):
-        bucket.survey().known(ID, NAME)
+        bucket.snapshot().known(ID, NAME)
 
 
 @pytest.mark.parametrize("at", [5, 4 + 4096, BLOCK + 3])
@@ -395,10 +395,10 @@ def test_an_entry_that_names_a_format_event_where_none_is(at: int) -> None:
     entry = json.loads(bucket.get(ENTRY_KEY))
     entry["formats"].append(entry["formats"][0] | {"offset": at})
     bucket.put(ENTRY_KEY, json.dumps(entry).encode())
-    survey = bucket.survey()
+    snapshot = bucket.snapshot()
     last = LARGE.transactions[-1]
     with pytest.raises(ArchiveError, match=f"{NAME} of {ID}: byte {at} begins no format event"):
-        survey.content(ID, NAME, last)
+        snapshot.content(ID, NAME, last)
 
 
 def test_entries_are_loaded_together_and_once() -> None:
@@ -408,14 +408,14 @@ def test_entries_are_loaded_together_and_once() -> None:
     for name in names:
         bucket.archive(SMALL.data, name, entry=name != names[7])
     told: list[tuple[int, int]] = []
-    survey = bucket.survey(lambda done, of: told.append((done, of)))
-    survey.names(ID)
+    snapshot = bucket.snapshot(lambda done, of: told.append((done, of)))
+    snapshot.names(ID)
     before = bucket.calls["get"]
-    survey.load(ID, names[5:15])
-    survey.load(ID, names[:16])
+    snapshot.load(ID, names[5:15])
+    snapshot.load(ID, names[:16])
     assert bucket.calls["get"] - before == 15
     assert told == [(n, 9) for n in range(1, 10)] + [(n, 6) for n in range(1, 7)]
-    assert all(survey.known(ID, name).transactions == 12 for name in names)
+    assert all(snapshot.known(ID, name).transactions == 12 for name in names)
     assert {one.key for one in bucket.asked} == {LAYOUT.binlog(ID, names[7])}
 
 
@@ -423,12 +423,12 @@ def test_an_entry_that_the_store_refuses() -> None:
     """Is the store's error, after all others have come."""
     bucket = Bucket()
     bucket.archive(SMALL.data)
-    survey = bucket.survey()
-    survey.names(ID)
+    snapshot = bucket.snapshot()
+    snapshot.names(ID)
     bucket.fail_next("get", "before", StoreError("access denied"))
     with pytest.raises(StoreError, match="access denied"):
-        survey.load(ID, [NAME])
-    assert survey.known(ID, NAME).transactions == 12
+        snapshot.load(ID, [NAME])
+    assert snapshot.known(ID, NAME).transactions == 12
 
 
 def test_a_binlog_that_a_crash_ended() -> None:
@@ -438,7 +438,7 @@ def test_a_binlog_that_a_crash_ended() -> None:
         data = LARGE.data[: last[-cut]]
         bucket = Bucket()
         bucket.archive(data)
-        known = bucket.survey().known(ID, NAME)
+        known = bucket.snapshot().known(ID, NAME)
         whole = [t for t in LARGE.transactions if t.end <= len(data)]
         assert known.transaction_end == whole[-1].end
         assert known.ended, (cut, end)
@@ -471,20 +471,20 @@ def test_a_damaged_event(state: str, at: int) -> None:
         bucket.chunks(data, 0, 777, len(data))
     else:
         bucket.archive(data, accept=[begin], entry=state == "archived")
-    survey = bucket.survey()
-    known = survey.known(ID, NAME)
+    snapshot = bucket.snapshot()
+    known = snapshot.known(ID, NAME)
     assert known.damaged == ((begin, end),)
     assert known.transaction_end == len(data)
     expected = told(SMALL.transactions)
     if begin == SMALL.transactions[5].begin:
         expected[5] = (*expected[5][:2], None)
-    assert told(list(survey.transactions(ID, NAME))) == expected
+    assert told(list(snapshot.transactions(ID, NAME))) == expected
     assert known.transactions == 12
     apart = SMALL.transactions[8].begin - SMALL.transactions[5].begin
     data[SMALL.transactions[8].begin + at] ^= 1  # another one, with what lies between them
     bucket = Bucket()
     bucket.chunks(data, 0, len(data))
-    known = bucket.survey().known(ID, NAME)
+    known = bucket.snapshot().known(ID, NAME)
     assert [low for low, _ in known.damaged] == [begin, begin + apart]
     assert known.transactions == 12
 
@@ -495,16 +495,16 @@ def test_damage_that_leads_astray() -> None:
     data[one.begin + 9] ^= 8
     bucket = Bucket()
     bucket.chunks(data, 0, len(data))
-    survey = bucket.survey()
-    known = survey.known(ID, NAME)
+    snapshot = bucket.snapshot()
+    known = snapshot.known(ID, NAME)
     assert known.damaged[0][0] == one.begin
     assert known.damaged[-1][1] == len(data)
     assert all(a[1] == b[0] for a, b in pairwise(known.damaged))
     assert known.size == len(data)
     assert known.transactions == 5
-    assert list(survey.transactions(ID, NAME)) == SMALL.transactions[:5]
-    assert survey.is_boundary(ID, NAME, one.begin)
-    assert not survey.is_boundary(ID, NAME, one.end)
+    assert list(snapshot.transactions(ID, NAME)) == SMALL.transactions[:5]
+    assert snapshot.is_boundary(ID, NAME, one.begin)
+    assert not snapshot.is_boundary(ID, NAME, one.end)
 
 
 def test_zeros_at_the_end_of_an_open_binlog() -> None:
@@ -512,12 +512,12 @@ def test_zeros_at_the_end_of_an_open_binlog() -> None:
     data = LARGE.data[: LARGE.transactions[9].end] + bytes(3 * BLOCK)
     bucket = Bucket()
     bucket.chunks(data, 0, 3 << 20, len(data))
-    survey = bucket.survey()
-    known = survey.known(ID, NAME)
+    snapshot = bucket.snapshot()
+    known = snapshot.known(ID, NAME)
     end = LARGE.transactions[9].end
     assert (known.damaged, known.transaction_end) == (((end, len(data)),), end)
     assert sum(block.size for block in known.blocks) == len(data)
-    assert list(survey.transactions(ID, NAME)) == LARGE.transactions[:10]
+    assert list(snapshot.transactions(ID, NAME)) == LARGE.transactions[:10]
 
 
 def test_nobody_vouches_for_what_lies_in_a_damaged_end() -> None:
@@ -526,11 +526,11 @@ def test_nobody_vouches_for_what_lies_in_a_damaged_end() -> None:
     bucket = Bucket()
     bucket.beat(replace(BEAT, durable=None))
     keys = bucket.chunks(whole, 0, len(whole))
-    assert bucket.survey().covered_us is not None
+    assert bucket.snapshot().covered_us is not None
     bucket.delete(keys)
     torn = SMALL.data[: SMALL.transactions[9].end] + bytes(100)
     bucket.chunks(torn, 0, len(torn))
-    assert bucket.survey().covered_us is None
+    assert bucket.snapshot().covered_us is None
 
 
 def test_damage_that_no_entry_knows_of() -> None:
@@ -542,7 +542,7 @@ def test_damage_that_no_entry_knows_of() -> None:
     cut = entry.index(b'"damaged": ['), entry.index(b'"end": "rotate"')
     bucket.put(ENTRY_KEY, entry[: cut[0]] + b'"damaged": [],\n ' + entry[cut[1] :])
     with pytest.raises(ArchiveError, match=f"{NAME} of {ID}: wrong CRC32"):
-        list(bucket.survey().transactions(ID, NAME))
+        list(bucket.snapshot().transactions(ID, NAME))
 
 
 # What is in it
@@ -553,13 +553,13 @@ def test_damage_that_no_entry_knows_of() -> None:
 def test_transactions_from_anywhere_to_anywhere(which: str, state: str) -> None:
     """Those that begin within; bounds at, before and behind transactions and blocks."""
     expected = BINLOGS[which].transactions
-    survey = bucket_with(which, state).survey()
+    snapshot = bucket_with(which, state).snapshot()
     size = len(BINLOGS[which].data)
-    assert list(survey.transactions(ID, NAME)) == expected
+    assert list(snapshot.transactions(ID, NAME)) == expected
     bounds = {0, 4, size, BLOCK, 2 * BLOCK - 1, 2 * BLOCK}
     bounds |= {t.begin + off for t in expected[::9] for off in (-1, 0, 1)}
     for begin, end in combinations(sorted(bounds), 2):
-        found = list(survey.transactions(ID, NAME, begin, end))
+        found = list(snapshot.transactions(ID, NAME, begin, end))
         assert found == [t for t in expected if begin <= t.begin < end], (begin, end)
 
 
@@ -567,29 +567,29 @@ def test_transactions_from_anywhere_to_anywhere(which: str, state: str) -> None:
 def test_boundaries(which: str) -> None:
     """At and around every event's end."""
     binlog = BINLOGS[which]
-    survey = bucket_with(which, "archived").survey()
+    snapshot = bucket_with(which, "archived").snapshot()
     inside = {end for t in binlog.transactions for end in binlog.ends if t.begin < end < t.end}
     for end in (0, *binlog.ends[::5], *(t.end for t in binlog.transactions[::5])):
-        assert survey.is_boundary(ID, NAME, end) == (end not in inside), end
+        assert snapshot.is_boundary(ID, NAME, end) == (end not in inside), end
         if end:
-            assert not survey.is_boundary(ID, NAME, end - 1)
-        assert not survey.is_boundary(ID, NAME, end + 1)
-    assert survey.is_boundary(ID, NAME, len(binlog.data))
-    assert not survey.is_boundary(ID, NAME, -4)
+            assert not snapshot.is_boundary(ID, NAME, end - 1)
+        assert not snapshot.is_boundary(ID, NAME, end + 1)
+    assert snapshot.is_boundary(ID, NAME, len(binlog.data))
+    assert not snapshot.is_boundary(ID, NAME, -4)
 
 
 def test_only_the_blocks_that_are_needed_are_read() -> None:
     """A few transactions in the middle cost one block, and the head."""
     bucket = Bucket()
     bucket.archive(LARGE.data)
-    survey = bucket.survey()
+    snapshot = bucket.snapshot()
     one = next(t for t in LARGE.transactions if t.begin > 9 << 20)
-    assert list(survey.transactions(ID, NAME, one.begin, one.end)) == [one]
-    assert survey.is_boundary(ID, NAME, one.end)
+    assert list(snapshot.transactions(ID, NAME, one.begin, one.end)) == [one]
+    assert snapshot.is_boundary(ID, NAME, one.end)
     assert [(a.begin, a.end) for a in bucket.asked if a.end - a.begin > 8192] == [
         (2 * BLOCK, 3 * BLOCK)
     ]
-    found = survey.transactions(ID, NAME, one.begin)
+    found = snapshot.transactions(ID, NAME, one.begin)
     assert next(found) == one
     found.close()  # type: ignore[attr-defined]
     assert bucket.fetched < 4 * BLOCK
@@ -604,11 +604,11 @@ def test_what_a_transaction_does() -> None:
     binlog.transaction([BEGIN, row, XID], gtid=(UUID_A, "", 4))
     bucket = Bucket()
     bucket.archive(binlog.data)
-    survey = bucket.survey()
-    (one,) = survey.transactions(ID, NAME, begin)
-    assert survey.content(ID, NAME, one).statements == ("DELETE FROM shop.t WHERE a = 7",)
+    snapshot = bucket.snapshot()
+    (one,) = snapshot.transactions(ID, NAME, begin)
+    assert snapshot.content(ID, NAME, one).statements == ("DELETE FROM shop.t WHERE a = 7",)
     across = next(t for t in binlog.transactions if t.begin < BLOCK < t.end)
-    (text,) = survey.content(ID, NAME, across).statements
+    (text,) = snapshot.content(ID, NAME, across).statements
     assert text.startswith("INSERT ")
 
 
@@ -619,16 +619,16 @@ def test_a_rotten_block_is_an_error_here_too() -> None:
     wrong = bytearray(LARGE.data)
     wrong[BLOCK + 7] ^= 1
     bucket.put(KEY, bytes(wrong))
-    survey: Survey = bucket.survey()
+    snapshot: Snapshot = bucket.snapshot()
     checks: list[Callable[[], object]] = [
-        lambda: list(survey.transactions(ID, NAME, BLOCK)),
-        lambda: survey.is_boundary(ID, NAME, BLOCK + 100),
-        lambda: survey.content(ID, NAME, next(t for t in LARGE.transactions if t.begin > BLOCK)),
+        lambda: list(snapshot.transactions(ID, NAME, BLOCK)),
+        lambda: snapshot.is_boundary(ID, NAME, BLOCK + 100),
+        lambda: snapshot.content(ID, NAME, next(t for t in LARGE.transactions if t.begin > BLOCK)),
     ]
     for check in checks:
         with pytest.raises(ArchiveError, match="damaged, read twice"):
             check()
-    assert list(survey.transactions(ID, NAME, 0, 1 << 20)) == LARGE.transactions[:2]
+    assert list(snapshot.transactions(ID, NAME, 0, 1 << 20)) == LARGE.transactions[:2]
 
 
 @pytest.mark.parametrize("how", ["rotten", "gone"])
@@ -644,13 +644,13 @@ def test_what_comes_before_a_lost_chunk_can_be_reached(how: str) -> None:
         bucket.put(key, bytes(body))
     else:
         bucket.delete([key])
-    survey: Survey = bucket.survey()
-    known = survey.known(ID, NAME)
+    snapshot: Snapshot = bucket.snapshot()
+    known = snapshot.known(ID, NAME)
     assert known.size == good
     assert known.damaged == ((good, size),)
-    assert survey.covered_us is None
-    assert len(survey.problems) == 1
-    found = list(survey.transactions(ID, NAME))
+    assert snapshot.covered_us is None
+    assert len(snapshot.problems) == 1
+    found = list(snapshot.transactions(ID, NAME))
     assert found == [one for one in SMALL.transactions if one.end <= good]
     assert found
 
@@ -668,16 +668,16 @@ def test_a_binlog_of_which_the_beginning_is_lost_is_told() -> None:
             covered_until=datetime(2026, 1, 2, tzinfo=UTC),
         )
     )
-    whole = bucket.survey()
+    whole = bucket.snapshot()
     assert list(whole.names(ID)) == [NAME, name]
     assert not whole.lost_end(ID)
     assert whole.covered_us is not None
     bucket.delete([first])
-    survey: Survey = bucket.survey()
-    assert list(survey.names(ID)) == [NAME]
-    assert survey.lost_end(ID) == f"{name}, of which {size} bytes were durable"
-    assert survey.covered_us is None
-    assert len(survey.problems) == 1
+    snapshot: Snapshot = bucket.snapshot()
+    assert list(snapshot.names(ID)) == [NAME]
+    assert snapshot.lost_end(ID) == f"{name}, of which {size} bytes were durable"
+    assert snapshot.covered_us is None
+    assert len(snapshot.problems) == 1
 
 
 def test_the_flavour_of_a_history() -> None:

@@ -21,7 +21,7 @@ from binlog2s3.recover.time_zones import TimeZones, events_warning, tz_of
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
 from tests.binlog_writer import BinlogWriter, query_body
-from tests.surveyed import checked_of
+from tests.snapshots import checked_of
 from tests.unit.recover.fake_server import fake
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -15,7 +15,7 @@ from binlog2s3.replication.events import WHOLE_MOST
 from binlog2s3.replication.feed import Feed, NotServedError, had, pass_on
 from tests.binlog_writer import UUID_A, BinlogWriter
 from tests.got import Got
-from tests.surveyed import written
+from tests.snapshots import written
 from tests.unit.replication.test_protocol import Client
 
 SIZES = (10, 150, 9_000, WHOLE_MOST - 200, WHOLE_MOST + 5, 200_000)

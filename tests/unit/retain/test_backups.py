@@ -23,14 +23,14 @@ from binlog2s3.errors import ArchiveError, MisplacedError, RecoveryError, StoreE
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.model import Latest, ToTime
 from binlog2s3.recover.reach import BackupReach, best_for, nearest
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import add, reach_text, reaches_of_backup, remove
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.versions import Hold
-from binlog2s3.stream.continuation import Begin, Contradicts, GoOn, Tip, same_server
+from binlog2s3.stream.continuation import Begin, Contradicts, GoOn, KnownEnd, same_server
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, like, parent_of, turn_of
-from tests.surveyed import LAYOUT, Bucket
+from tests.snapshots import LAYOUT, Bucket
 
 NAMES = [BinlogName("mysql-bin", number) for number in range(1, 5)]
 US = 1_795_253_309_000_000
@@ -88,14 +88,14 @@ def by_gtids(last: int, *, days: int = 0) -> Backup:
     )
 
 
-def reach_of(backup: Backup, survey: Survey) -> BackupReach:
+def reach_of(backup: Backup, snapshot: Snapshot) -> BackupReach:
     """What it can be brought to along the first history that fits it."""
-    return reaches_of_backup(backup, survey)[0]
+    return reaches_of_backup(backup, snapshot)[0]
 
 
 def test_a_backup_reaches_now() -> None:
     """Without a gap; the binlog before that of its next transaction is looked at, too."""
-    reach = reach_of(by_gtids(14), bucket().survey())
+    reach = reach_of(by_gtids(14), bucket().snapshot())
     assert reach.is_complete, reach
     assert reach_text(reach).endswith(", the newest in the bucket, no gap")
     assert reach.begin is not None
@@ -107,18 +107,18 @@ def test_a_backup_reaches_now() -> None:
 
 def test_a_backup_ends_at_a_gap() -> None:
     """It says where: the end of the binlog before, and what is missing."""
-    reach = reach_of(by_gtids(3), bucket(without=2).survey())
+    reach = reach_of(by_gtids(3), bucket(without=2).snapshot())
     assert not reach.is_complete
     assert reach.end is not None
     assert reach.end.binlog == NAMES[1]
     assert "mysql-bin.000002" in reach_text(reach)
-    whole = reach_of(by_gtids(40), bucket(without=2).survey())
+    whole = reach_of(by_gtids(40), bucket(without=2).snapshot())
     assert whole.is_complete, whole
 
 
 def test_a_backup_of_something_else_reaches_nothing() -> None:
     """GTIDs that the archive does not have are refused as `pitr` refuses them."""
-    reach = reach_of(replace(by_gtids(1), gtid_set=f"{UUID_A}:1-99"), bucket().survey())
+    reach = reach_of(replace(by_gtids(1), gtid_set=f"{UUID_A}:1-99"), bucket().snapshot())
     assert not reach.is_complete
     assert reach.lineage == ""
     assert "not in the archive" in reach.why
@@ -126,15 +126,15 @@ def test_a_backup_of_something_else_reaches_nothing() -> None:
 
 def test_the_newest_backup_that_reaches_a_goal_is_chosen() -> None:
     """One that is past the goal is none."""
-    survey = bucket().survey()
+    snapshot = bucket().snapshot()
     backups = [by_gtids(3), by_gtids(14, days=1), by_gtids(40, days=2)]
-    found = best_for(backups, Latest(), survey, None)
+    found = best_for(backups, Latest(), snapshot, None)
     assert found is not None
     assert found[0] == backups[2]
-    before = best_for(backups, ToTime(US + 20_000_000, "then"), survey, None)
+    before = best_for(backups, ToTime(US + 20_000_000, "then"), snapshot, None)
     assert before is not None
     assert before[0] == backups[1]
-    assert best_for(backups, ToTime(0, "the epoch"), survey, None) is None
+    assert best_for(backups, ToTime(0, "the epoch"), snapshot, None) is None
     # the one that says why a goal cannot be reached
     assert nearest(backups, Latest()) == backups[2]
     assert nearest(backups, ToTime(0, "the epoch")) == backups[0]
@@ -296,7 +296,7 @@ def test_gtids_of_two_histories_are_ambiguous() -> None:
     """After a RESET: the same GTIDs, other transactions. It is said, and never guessed."""
     store = bucket()
     later = reset(store, [binlog(1 + 12 * at) for at in range(4)])
-    (reach,) = reaches_of_backup(by_gtids(14), store.survey())
+    (reach,) = reaches_of_backup(by_gtids(14), store.snapshot())
     assert (reach.lineage, reach.is_complete) == ("", False)
     assert "of two different histories" in reach.why
     assert f"--from-lineage {ID}" in reach.hint
@@ -316,7 +316,7 @@ def added(store: Bucket, *, wait: float = 0.0, sleep: Any = None, **given: Any) 
     """Add a backup that these options describe; `sleep` is what happens meanwhile."""
     s3 = S3Config(bucket="b", prefix="pre")
     config = BackupConfig(s3=s3, source="orders", wait=wait, **given)
-    return add(config, Catalog(store, LAYOUT), store.survey, sleep=sleep or (lambda _: None))
+    return add(config, Catalog(store, LAYOUT), store.snapshot, sleep=sleep or (lambda _: None))
 
 
 @pytest.mark.parametrize(
@@ -420,10 +420,10 @@ def test_a_lineage_that_was_pruned_as_a_whole_goes_on_by_its_floor(
 ) -> None:
     """Its floor says after which GTIDs; nothing else is ever spliced to it."""
     floored = replace(LINEAGE, floor=FLOOR)
-    tip = Tip(lineage=floored, gtids=GtidSet.parse(FLOOR.gtid_set))
+    known_end = KnownEnd(lineage=floored, gtids=GtidSet.parse(FLOOR.gtid_set))
     text = FLOOR.gtid_set.replace("1-5", before) if before else ""
     row = ServerBinlog(name=BinlogName(FLOOR.binlog.prefix, number), size=500, encrypted=False)
-    course = same_server(tip, (row,), lambda _: text)
+    course = same_server(known_end, (row,), lambda _: text)
     if wanted == "goes on":
         assert isinstance(course, GoOn)
         assert (course.begin, course.again) == (FLOOR.binlog, False)

@@ -22,7 +22,7 @@ from binlog2s3.output import Plain
 from binlog2s3.recover.model import Base, Latest
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import best_for
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.restore.engine import _refusal
 from binlog2s3.retain.backup import add, reaches_of_backup
 from binlog2s3.retain.window import proofs_of
@@ -31,7 +31,7 @@ from binlog2s3.status.writer_state import last_report, life_sign
 from lab.status_examples import IDLE
 from tests.binlog_writer import UUID_A, XID, statement
 from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of
-from tests.surveyed import LAYOUT, Bucket, workers
+from tests.snapshots import LAYOUT, Bucket, workers
 from tests.unit.retain.test_backups import binlog_of, reset
 
 NAMES = [BinlogName("mysql-bin", number) for number in (1, 2)]
@@ -74,7 +74,7 @@ def added(store: Bucket, path: Path, **given: Any) -> Backup:
     config = BackupConfig(
         s3=S3Config(bucket="b", prefix="pre"), source="orders", from_backup=path, **given
     )
-    return add(config, Catalog(store, LAYOUT), store.survey)[0][0]
+    return add(config, Catalog(store, LAYOUT), store.snapshot)[0][0]
 
 
 def test_a_dump_that_is_cut_off_is_registered_only_with_a_reason(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_dump_that_is_cut_off_is_registered_only_with_a_reason(tmp_path: Path)
     found = added(store, path, accept="a trial")
     assert (found.accepted, len(found.defects), found.counts) == ("a trial", 1, False)
     assert registered(Catalog(store, LAYOUT)) == [found]
-    assert best_for([found], Latest(), store.survey(), None) is None
+    assert best_for([found], Latest(), store.snapshot(), None) is None
     assert added(store, path, accept="another reason") == found  # once, as any backup
 
 
@@ -101,7 +101,7 @@ def test_a_set_that_is_long_is_read_from_a_dump_and_registered(tmp_path: Path) -
     others = ":".join(str(number) for number in range(1, 340_000, 2))
     text = f"{UUID_A}:1-4,22222222-2222-2222-2222-222222222222:{others}"
     assert 1 << 20 < len(text) < MOST_GTIDS
-    data = bucket().survey()
+    data = bucket().snapshot()
     assert data.lineages
     path = dump(tmp_path / "dump.sql", gtids=text)
     store = bucket()
@@ -146,10 +146,10 @@ def test_innodb_data_that_end_before_the_position_are_none() -> None:
 
     def lacks(store: Bucket, has: tuple[BinlogName, int], place: tuple[BinlogName, int]) -> str:
         base = Base(place=FilePosition(*place), innodb=FilePosition(*has))
-        return innodb_lacks(base, store.survey())
+        return innodb_lacks(base, store.snapshot())
 
     store = bucket()
-    ends = [one.end for one in store.survey().transactions(ID, names[0])]
+    ends = [one.end for one in store.snapshot().transactions(ID, names[0])]
     for has, place, text in (
         ((names[0], ends[0]), (names[0], ends[0]), ""),
         ((names[0], ends[0]), (names[0], ends[1]), "1 transaction in between"),
@@ -162,7 +162,7 @@ def test_innodb_data_that_end_before_the_position_are_none() -> None:
         said = lacks(store, has, place)
         assert (bool(said), text in said) == (bool(text), True), (has, place, said)
     others = bucket(engine=False)
-    ends = [one.end for one in others.survey().transactions(ID, names[0])]
+    ends = [one.end for one in others.snapshot().transactions(ID, names[0])]
     assert lacks(others, (names[0], ends[0]), (names[0], ends[2])) == ""
 
 
@@ -178,28 +178,28 @@ def test_a_window_needs_a_backup_that_pitr_would_take() -> None:
     store = bucket()
     reset(store, [binlog(1), binlog(4)])
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
-    assert not reaches_of_backup(by_gtids(4), store.survey())[0].lineage
-    assert best_for([by_gtids(4)], Latest(), store.survey(), None) is None
-    found = proofs_of(Catalog(store, LAYOUT), store.survey()).backups
+    assert not reaches_of_backup(by_gtids(4), store.snapshot())[0].lineage
+    assert best_for([by_gtids(4)], Latest(), store.snapshot(), None) is None
+    found = proofs_of(Catalog(store, LAYOUT), store.snapshot()).backups
     assert (found.count, found.window_known, found.window_from) == (1, True, None)
 
 
 def test_a_backup_whose_gtids_are_not_those_of_its_place_reaches_nothing() -> None:
     """`pitr` refuses it, so nobody calls it reachable."""
     store = bucket()
-    end = [one.end for one in store.survey().transactions(ID, NAMES[0])][1]
+    end = [one.end for one in store.snapshot().transactions(ID, NAMES[0])][1]
     wrong = replace(by_gtids(1), binlog=NAMES[0], position=end)
-    (reach,) = reaches_of_backup(wrong, store.survey())
+    (reach,) = reaches_of_backup(wrong, store.snapshot())
     assert "contradicts itself" in reach.why
-    assert best_for([wrong], Latest(), store.survey(), None) is None
-    assert "contradicts itself" in str(_refusal(wrong, Latest(), store.survey(), None))
+    assert best_for([wrong], Latest(), store.snapshot(), None) is None
+    assert "contradicts itself" in str(_refusal(wrong, Latest(), store.snapshot(), None))
     right = replace(wrong, gtid_set=f"{UUID_A}:1-2")
-    assert reaches_of_backup(right, store.survey())[0].is_complete
+    assert reaches_of_backup(right, store.snapshot())[0].is_complete
 
 
 def shown(store: Bucket, prefix: str = "pre") -> str:
     catalog = Catalog(store, Layout(prefix, "orders"))
-    backups = proofs_of(catalog, Survey(catalog, workers())).backups
+    backups = proofs_of(catalog, Snapshot(catalog, workers())).backups
     status = replace(IDLE, backups=backups)
     out = StringIO()
     print_status(status, Plain(out), now=status.at)

@@ -12,7 +12,7 @@ from binlog2s3.recover.reach import best_for, is_ahead
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.window import proofs_of
 from tests.documents import BACKUP, NAME
-from tests.surveyed import LAYOUT, Bucket
+from tests.snapshots import LAYOUT, Bucket
 from tests.unit.serve.test_places import NAMES, binlog_of, streamed
 
 FIRST, LOWER, LAST = [f"0-1-{n}" for n in range(1, 6)], ["0-9-3"], ["0-1-6", "0-1-7"]
@@ -48,12 +48,12 @@ def backup(gtids: str, position: int | None = None) -> Backup:
 )
 def test_what_a_backup_reaches(gtids: str, first: int, count: int) -> None:
     """`backup list` and `prune` keep from its place on; `pitr` and `drill` apply what follows."""
-    survey = bucket().survey()
-    (reach,) = reaches_of_backup(backup(gtids), survey)
+    snapshot = bucket().snapshot()
+    (reach,) = reaches_of_backup(backup(gtids), snapshot)
     assert reach.is_complete, reach
     assert reach.begin is not None
     assert reach.begin.binlog <= NAMES[first]
-    chosen = best_for([backup(gtids)], Latest(), survey, None)
+    chosen = best_for([backup(gtids)], Latest(), snapshot, None)
     assert chosen is not None
     assert chosen[1].transactions == count
     assert [one.binlog for one in chosen[1].pieces] == (NAMES[first:] if count else [])
@@ -62,11 +62,11 @@ def test_what_a_backup_reaches(gtids: str, first: int, count: int) -> None:
 @pytest.mark.parametrize("gtids", ["0-9-2", "0-1-500"])
 def test_a_backup_whose_place_is_unknown(gtids: str) -> None:
     """It reaches nothing; one with a greater number than all may be ahead of the archive."""
-    survey = bucket().survey()
-    (reach,) = reaches_of_backup(backup(gtids), survey)
+    snapshot = bucket().snapshot()
+    (reach,) = reaches_of_backup(backup(gtids), snapshot)
     assert not reach.lineage
     assert "not in the archive" in reach.why
-    ahead = is_ahead(start_of_registered(backup(gtids), "mariadb"), survey)
+    ahead = is_ahead(start_of_registered(backup(gtids), "mariadb"), snapshot)
     assert ahead == (gtids == "0-1-500")
 
 
@@ -76,9 +76,9 @@ def test_after_a_prune() -> None:
     for name in NAMES[:2]:
         del there.objects[LAYOUT.binlog(there.lineage.id, name)]
         del there.objects[LAYOUT.entry(there.lineage.id, name)]
-    (reach,) = reaches_of_backup(backup("0-9-3"), there.survey())
+    (reach,) = reaches_of_backup(backup("0-9-3"), there.snapshot())
     assert reach.is_complete, reach
-    (reach,) = reaches_of_backup(backup("0-1-5"), there.survey())
+    (reach,) = reaches_of_backup(backup("0-1-5"), there.snapshot())
     assert "before the archive begins" in reach.why
 
 
@@ -88,8 +88,8 @@ def test_the_window_of_status() -> None:
     for number, gtids in enumerate(("0-9-2", "0-9-3")):
         one = replace(backup(gtids), id=f"2026010{number + 1}T030405Z-1f2e3d4c", source="orders")
         there.put(LAYOUT.backup(one.id), one.to_json())
-    found = proofs_of(Catalog(there, LAYOUT), there.survey()).backups
+    found = proofs_of(Catalog(there, LAYOUT), there.snapshot()).backups
     assert found.count == 2
     assert found.window_from is not None
     del there.objects[LAYOUT.backup("20260102T030405Z-1f2e3d4c")]
-    assert proofs_of(Catalog(there, LAYOUT), there.survey()).backups.window_from is None
+    assert proofs_of(Catalog(there, LAYOUT), there.snapshot()).backups.window_from is None

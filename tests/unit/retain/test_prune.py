@@ -40,8 +40,8 @@ from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, like, parent_of, stored_as
 from tests.memory_store import Contents
-from tests.surveyed import LAYOUT
-from tests.surveyed import Bucket as Archive
+from tests.snapshots import LAYOUT
+from tests.snapshots import Bucket as Archive
 
 DAY = 86_400
 DAY_US = DAY * 1_000_000
@@ -128,17 +128,17 @@ class World(Archive):
 
     def plan(self, at_us: int) -> Plan:
         """What `pitr --to-time` does without a target."""
-        survey, goal = self.survey(), ToTime(at_us, "then")
+        snapshot, goal = self.snapshot(), ToTime(at_us, "then")
         backups = registered(Catalog(self, LAYOUT))
-        found = best_for(backups, goal, survey, None)
+        found = best_for(backups, goal, snapshot, None)
         if found is not None:
             return found[1]
-        return make(Request(goal=goal, start=start_of_registered(backups[0], "mysql")), survey)
+        return make(Request(goal=goal, start=start_of_registered(backups[0], "mysql")), snapshot)
 
 
 def reach_of(day: int, there: World) -> BackupReach:
     """What that backup can be brought to along the current history."""
-    return reaches_of_backup(backup_of(day), there.survey())[0]
+    return reaches_of_backup(backup_of(day), there.snapshot())[0]
 
 
 @cache
@@ -191,7 +191,7 @@ def test_what_still_reaches_is_not_called_given_up() -> None:
         lost = text.partition("unusable    ")[2]
         assert "(day 39)" not in lost
         assert f"kept        {both[0].name}" in text
-        assert reaches_of_backup(both[0], there.survey())[0].is_complete
+        assert reaches_of_backup(both[0], there.snapshot())[0].is_complete
     assert there.numbers()[0] == 39
 
 
@@ -288,7 +288,7 @@ def test_what_may_be_of_two_histories_is_kept_in_both(*, by_place: bool) -> None
     new = replace(backup_of(10), lineage=PROMOTED, checked=True)
     for one in (old, new):
         there.put(LAYOUT.backup(one.id), one.to_json())
-    (reach,) = reaches_of_backup(old, there.survey())
+    (reach,) = reaches_of_backup(old, there.snapshot())
     assert (reach.lineage, "histories" in reach.why) == ("", True)
     there.clock += timedelta(days=1)
     text = there.prune(keep=30.0 * DAY, grace=0.0)
@@ -308,7 +308,7 @@ def test_what_was_accepted_counts_nowhere() -> None:
         checked(there, day, checked=False, defects=("it is cut off",), accepted="for a test")
     with pytest.raises(RecoveryError, match="no registered base backup"):
         there.prune(grace=0.0)
-    found = proofs_of(Catalog(there, LAYOUT), there.survey()).backups
+    found = proofs_of(Catalog(there, LAYOUT), there.snapshot()).backups
     assert (found.count, found.newest_at, found.window_from) == (0, None, None)
     assert found.window_known
 
@@ -613,7 +613,9 @@ def test_the_route_through_a_dead_branch_stays() -> None:
 
     def plan(at_us: int) -> Plan:
         start = start_of_registered(backup_of(15), "mysql")
-        return make(Request(goal=ToTime(at_us, "then"), start=start, lineage=DEAD), there.survey())
+        return make(
+            Request(goal=ToTime(at_us, "then"), start=start, lineage=DEAD), there.snapshot()
+        )
 
     moments = [BEGIN_US + day * DAY_US for day in (30, 35, 38)]
     before = [plan(at_us) for at_us in moments]
@@ -644,11 +646,11 @@ def test_the_current_history_stays_while_a_dead_branch_is_later(day: int) -> Non
         there.delete([LAYOUT.backup(backup_of(one).id) for one in (15, 25)])
         there.put(LAYOUT.backup(backup_of(day).id), backup_of(day).to_json())
     (backup,) = (one for one in registered(Catalog(there, LAYOUT)) if one.label == f"day {day}")
-    reach = reaches_of_backup(backup, there.survey())[0]
+    reach = reaches_of_backup(backup, there.snapshot())[0]
     assert (reach.lineage, reach.is_complete) == (PROMOTED, True)
     assert f"needs --lineage {PROMOTED}, because {DEAD}, which is left out" in reach.hint
     there.prune(grace=0.0)
-    assert reaches_of_backup(backup, there.survey())[0].is_complete
+    assert reaches_of_backup(backup, there.snapshot())[0].is_complete
     assert min(there.numbers(PROMOTED)) == max(day, 11)
     assert min(there.numbers()) == min(day, 15)
 
@@ -672,7 +674,7 @@ def test_a_page_that_reaches_below_the_floor_is_clipped() -> None:
     index = Index(Catalog(there, LAYOUT), lineage)
     assert index.runs() == [NumberRange(998, 1020)]
     assert not index.has(997)
-    assert not there.survey().problems
+    assert not there.snapshot().problems
     for day in (30, 35, 39):
         at_us = BEGIN_US + day * DAY_US
         assert there.plan(at_us).pieces == whole.plan(at_us).pieces
@@ -915,7 +917,7 @@ def test_the_status_has_the_recovery_window() -> None:
 
     def seen(max_age: float | None = None) -> Status:
         return with_proofs(
-            blank, proofs_of(Catalog(there, LAYOUT), there.survey()), max_age=max_age
+            blank, proofs_of(Catalog(there, LAYOUT), there.snapshot()), max_age=max_age
         )
 
     def begin() -> timedelta:
@@ -1039,12 +1041,12 @@ def test_a_stored_backup_that_is_not_whole_is_no_proof() -> None:
     world = World()
     keys = [store(world, day) for day in DAYS]
     world.delete([keys[0], keys[2]])
-    found = proofs_of(Catalog(world, LAYOUT), world.survey()).backups
+    found = proofs_of(Catalog(world, LAYOUT), world.snapshot()).backups
     assert found.window_from == BEGIN + timedelta(days=18, hours=6)
     assert (found.count, found.newest_at) == (1, BEGIN + timedelta(days=18))
     catalog = Catalog(world, LAYOUT)
     assert [one.label for one in look_up(catalog).restorable] == ["day 18"]
-    reaches = [reaches[0].why for _, reaches in listed(look_up(catalog), world.survey())]
+    reaches = [reaches[0].why for _, reaches in listed(look_up(catalog), world.snapshot())]
     assert [f"{key} is missing" in why for key, why in zip(keys, reaches, strict=True)] == [
         True,
         False,

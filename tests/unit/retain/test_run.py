@@ -32,7 +32,7 @@ from binlog2s3.store.errors import FullError
 from binlog2s3.store.versions import Hold
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BACKUP, BACKUP_RUN, LINEAGE, STORED
-from tests.surveyed import LAYOUT, Bucket
+from tests.snapshots import LAYOUT, Bucket
 
 NAME = BinlogName("mysql-bin", 1)
 
@@ -137,7 +137,7 @@ class World:
         config = BackupConfig(
             s3=S3Config(bucket="b", prefix="pre"), source="orders", command=command, **given
         )
-        place = Place(self.catalog, self.store.survey, lambda: self.now)
+        place = Place(self.catalog, self.store.snapshot, lambda: self.now)
         outside = Outside(sleep=self.sleep)
         storer = BackupStorer(config, place, outside, ask=self.ask, part_size=20_000)
         backup, _ = storer.run()
@@ -407,7 +407,7 @@ def test_a_program_that_is_not_there_is_refused(world: World) -> None:
         command="/nowhere/program",
         position_from="dump-header",
     )
-    place = Place(world.catalog, world.store.survey, now)
+    place = Place(world.catalog, world.store.snapshot, now)
     with pytest.raises(SourceError, match="not an executable program"):
         BackupStorer(config, place, Outside()).run()
     assert world.store.calls["put"] == before["put"]

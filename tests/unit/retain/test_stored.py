@@ -25,7 +25,7 @@ from binlog2s3.retain.stream_upload import StreamUpload
 from binlog2s3.workers import Workers
 from tests.documents import BACKUP, TIME
 from tests.memory_store import MemoryStore
-from tests.surveyed import LAYOUT
+from tests.snapshots import LAYOUT
 
 PART = 1000
 ID = BACKUP.id

@@ -22,7 +22,7 @@ from lab.pitr_examples import ABOUT, PLAN
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import ID, NAME
 from tests.got import Got
-from tests.surveyed import checked_of, piece_of, scanned, written
+from tests.snapshots import checked_of, piece_of, scanned, written
 from tests.unit.serve.test_dump import OTHER_ID, at, by_gtid, sending
 from tests.unit.serve.test_places import binlog_of, dump, gtids_in
 from tests.waiting import wait_until

@@ -26,7 +26,7 @@ from binlog2s3.serve.model import ServedBinlog
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, like, parent_of
 from tests.got import Got
-from tests.surveyed import LAYOUT, Bucket, workers, written
+from tests.snapshots import LAYOUT, Bucket, workers, written
 from tests.waiting import wait_until
 
 WHO = Identity(version="9.7.4", flavour="mysql", server_id=4242, server_uuid=UUID_A)

@@ -21,7 +21,7 @@ from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.store.contract import ObjectInfo
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, like
-from tests.surveyed import KEY, LAYOUT, Bucket, workers, written
+from tests.snapshots import KEY, LAYOUT, Bucket, workers, written
 from tests.unit.serve.test_dump import (
     OTHER_ID,
     SECOND,
@@ -439,8 +439,8 @@ def test_entries_of_another_lineage_are_not_taken_for_ones_own() -> None:
     found: dict[str, list[str]] = {}
 
     def ask(lineage: str) -> None:
-        survey = bucket.survey()
-        found[lineage] = [str(survey.brief(lineage, name).gtids_added) for name in names]
+        snapshot = bucket.snapshot()
+        found[lineage] = [str(snapshot.brief(lineage, name).gtids_added) for name in names]
 
     threads = [threading.Thread(target=ask, args=(one,), daemon=True) for one in (ID, OTHER_ID)]
     threads[0].start()

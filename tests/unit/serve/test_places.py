@@ -25,7 +25,7 @@ from binlog2s3.workers import Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, like, parent_of
 from tests.got import Got
-from tests.surveyed import LAYOUT, MARIADB, Bucket, written
+from tests.snapshots import LAYOUT, MARIADB, Bucket, written
 from tests.unit.serve.test_dump import OTHER_ID, everything, history_of, sending
 from tests.waiting import wait_until
 

@@ -135,8 +135,8 @@ def test_a_round_is_of_the_lineage_that_is_written(lineage: Lineage | None) -> N
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN, pages=())
     coverage = SimpleNamespace(has=upto(SPAN)) if lineage else None
-    intake: Any = SimpleNamespace(lineage=lineage, coverage=coverage)
-    pager = Pager(store=store, layout=LAYOUT, intake=intake, stop=Stop())
+    tracking: Any = SimpleNamespace(lineage=lineage, coverage=coverage)
+    pager = Pager(store=store, layout=LAYOUT, tracking=tracking, stop=Stop())
     assert pager.round(pause_seconds=0) == (1 if lineage else 0)
     assert pager.round(pause_seconds=0) == 0
     assert bool(pages_in(store)) is bool(lineage)

@@ -21,15 +21,15 @@ from binlog2s3.stream.board import Board
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse, Reporter
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.source_watch import Sight
+from binlog2s3.stream.source_watch import SourceState
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.upload_counts import Counts, Failing
 from binlog2s3.stream.uploader import Stock
 from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID, like
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
+from tests.snapshots import LAYOUT
 from tests.streamer import InlineWorkers
-from tests.surveyed import LAYOUT
 from tests.unit.stream.builders import name
 from tests.waiting import wait_until
 
@@ -75,7 +75,7 @@ class Parts:
             has=lambda binlog: binlog in self.archived,
         )
         self.covered: datetime | None = None
-        self.watch: Any = SimpleNamespace(sight=Sight())
+        self.watch: Any = SimpleNamespace(source_state=SourceState())
         self.runs: Any = SimpleNamespace(
             reached=lambda: FilePosition(name(3), 500),
             pressure=SimpleNamespace(paused=False),
@@ -86,7 +86,7 @@ class Parts:
             restarts=0,
             last_error=None,
         )
-        self.intake: Any = SimpleNamespace(
+        self.tracking: Any = SimpleNamespace(
             coverage=self.coverage,
             covered_until=lambda: self.covered,
             lineage=(grows := replace(LINEAGE, first_binlog=name(1))),
@@ -116,7 +116,7 @@ class Parts:
             made,
             watch=self.watch,
             runs=self.runs,
-            intake=self.intake,
+            tracking=self.tracking,
             uploads=self.uploads,
             writer=self.writer,
             pulse=self.pulse,
@@ -133,7 +133,7 @@ class Parts:
     def answer(self, number: int = 3, offset: int = 500, gtids: str = f"{UUID}:1-9") -> None:
         """The source tells its position."""
         asked_at = datetime.now(UTC) + self.source_clock
-        self.watch.sight = Sight(
+        self.watch.source_state = SourceState(
             position=ServerPosition(
                 asked_at=asked_at,
                 settled_at=asked_at,
@@ -154,7 +154,7 @@ class Parts:
             if looping:
                 self.uploads.step(0)
             if answering:
-                here = self.watch.sight.position
+                here = self.watch.source_state.position
                 self.answer(here.place.binlog.number, here.place.offset, here.gtid_set)
             self.writer.beaten_at = self.now
             self.reporter.vitals()
@@ -193,16 +193,16 @@ def test_a_source_that_writes_on_unread_is_a_stall() -> None:
     parts = Parts()
     parts.source_clock = timedelta(hours=-3)
     parts.go(2)
-    parts.covered = parts.watch.sight.position.asked_at
+    parts.covered = parts.watch.source_state.position.asked_at
     parts.answer(offset=900, gtids=f"{UUID}:1-12")
     parts.go(10)
     assert parts.told == ("streaming", [("stalled", "warning")])
     parts.go(25)
     assert parts.told == ("stalled", [("stalled", "critical")])
     assert (parts.status.lag.bytes, parts.status.lag.transactions) == (400, 3)
-    position = parts.watch.sight.position
+    position = parts.watch.source_state.position
     position = replace(position, asked_at=parts.covered + timedelta(seconds=35))
-    parts.watch.sight = replace(parts.watch.sight, position=position)
+    parts.watch.source_state = replace(parts.watch.source_state, position=position)
     assert parts.status.lag.seconds == pytest.approx(35, abs=1)
     parts.runs.read_at = parts.now
     assert parts.codes == []
@@ -212,14 +212,16 @@ def test_a_silent_source_is_not_called_idle() -> None:
     """Its last position was durable; since then nobody knows, so the lag rises from there."""
     parts = Parts()
     parts.go(1)
-    parts.covered = parts.watch.sight.position.asked_at
+    parts.covered = parts.watch.source_state.position.asked_at
     parts.go(20, answering=False)
     assert (parts.status.state, parts.status.healthy) == ("idle", True)
     assert parts.status.lag.seconds == pytest.approx(20, abs=1)
     parts.go(15, answering=False)
     assert parts.told == ("source unreachable", [("source", "critical")])
     assert parts.status.lag.seconds == pytest.approx(35, abs=1)
-    parts.watch.sight = replace(parts.watch.sight, error=SourceError("denied", hint="look"))
+    parts.watch.source_state = replace(
+        parts.watch.source_state, error=SourceError("denied", hint="look")
+    )
     assert parts.status.troubles[0].text.startswith("denied (for 3")
     assert parts.status.troubles[0].hint == "look"
 
@@ -228,7 +230,7 @@ def test_another_server_is_not_silent_from_the_first() -> None:
     """What was seen of the one before is forgotten by the watch, not when it was seen."""
     parts = Parts()
     parts.go(500)
-    parts.watch.sight = Sight(listed=parts.watch.sight.listed)
+    parts.watch.source_state = SourceState(listed=parts.watch.source_state.listed)
     assert parts.status.healthy
     parts.go(31, answering=False)
     assert parts.codes == [("source", "critical")]
@@ -239,7 +241,7 @@ def test_the_oldest_commit_in_the_spool_bounds_the_lag() -> None:
     parts = Parts()
     parts.source_clock = timedelta(hours=5)
     parts.go(1)
-    there = parts.watch.sight.position.asked_at
+    there = parts.watch.source_state.position.asked_at
     oldest = int((there - timedelta(seconds=4)).timestamp() * 1e6)
     parts.stock = stock(unsaved_bytes=5, oldest_commit_us=oldest)
     parts.go(2, answering=False)
@@ -429,8 +431,8 @@ def test_a_spool_that_cannot_be_looked_at_is_shown_as_it_was() -> None:
 def test_before_the_source_and_the_lineage_are_known() -> None:
     """None, not 0."""
     parts = Parts()
-    parts.watch.sight = Sight()
-    parts.intake.coverage = parts.intake.lineage = parts.intake.newest_lineage = None
+    parts.watch.source_state = SourceState()
+    parts.tracking.coverage = parts.tracking.lineage = parts.tracking.newest_lineage = None
     parts.runs.reached = lambda: None
     status = parts.status
     assert status.lag == Lag()
@@ -443,7 +445,7 @@ def test_nothing_is_durable_yet() -> None:
     parts = Parts()
     parts.coverage.durable, parts.coverage.following = None, name(1)
     parts.archived.clear()
-    parts.intake.lineage = replace(LINEAGE, gtid_set=f"{UUID}:1-5")
+    parts.tracking.lineage = replace(LINEAGE, gtid_set=f"{UUID}:1-5")
     status = parts.status
     assert (status.lag.bytes, status.lag.transactions) == (2500, 4)
     assert status.purge.statement is None
@@ -460,8 +462,8 @@ def test_a_source_without_gtids_has_no_transaction_left() -> None:
 def test_what_an_older_history_still_has_to_bring_is_lag() -> None:
     """However far the new one has come."""
     parts = Parts()
-    parts.intake.is_behind = True
-    parts.covered = parts.watch.sight.position.asked_at - timedelta(seconds=50)
+    parts.tracking.is_behind = True
+    parts.covered = parts.watch.source_state.position.asked_at - timedelta(seconds=50)
     assert parts.status.lag.seconds == pytest.approx(50, abs=1)
 
 
@@ -469,7 +471,7 @@ def test_a_source_that_stands_before_what_is_durable_is_not_idle() -> None:
     """After a RESET: what it has committed since is in no history that is known."""
     parts = Parts()
     parts.answer(number=1, offset=4000)
-    parts.covered = parts.watch.sight.position.asked_at - timedelta(seconds=50)
+    parts.covered = parts.watch.source_state.position.asked_at - timedelta(seconds=50)
     parts.coverage.contradictions = 1
     assert parts.status.lag.seconds == pytest.approx(50, abs=1)
     parts.coverage.contradictions = 2
@@ -526,12 +528,12 @@ def test_a_heartbeat_is_of_one_moment() -> None:
     loop: Any = SimpleNamespace(
         _board=board,
         _watch=parts.watch,
-        _intake=parts.intake,
+        _tracking=parts.tracking,
         _reporter=parts.reporter,
         _config=SimpleNamespace(timing=DEFAULT),
         status=parts.reporter.status,
     )
-    vars(parts.intake).update(time_zone=None, unlogged=None, leaves_out=())
+    vars(parts.tracking).update(time_zone=None, unlogged=None, leaves_out=())
     parts.pulse.failed(StoreError("503"), parts.now)
     parts.go(31)
     beat = Loop._progress(loop, BEAT)
@@ -567,7 +569,7 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
         asked.append(1)
         if len(asked) == 1:
             raise error
-        return [parts.intake.lineage]
+        return [parts.tracking.lineage]
 
     store = MemoryStore()
     store.put(LAYOUT.backup(BACKUP.id), BACKUP.to_json())
@@ -575,7 +577,7 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
     parts.reporter.look_at_history(catalog)
     parts.reporter.look_at_history(catalog)
     assert (parts.status.history, len(asked)) == (None, 1)
-    parts.intake.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
+    parts.tracking.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
     parts.reporter.look_at_history(catalog)
     assert len(asked) == 2
     assert parts.status.history is not None

@@ -1,4 +1,4 @@
-"""The pilot: what it asks, what it refuses, where it says that a run begins."""
+"""`Resumption`: what it asks, what it refuses, where it says that a run begins."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ from binlog2s3.errors import Binlog2s3Error, GapError, SourceError, UnloggedErro
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.stream.compare import Common
-from binlog2s3.stream.continuation import Begin, GoOn, Tip
-from binlog2s3.stream.resume import Doubt, Heading, Pilot, first_binlog
+from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd
+from binlog2s3.stream.resume import Doubt, NextRun, Resumption, first_binlog
 from binlog2s3.stream.tail import Overlap
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
@@ -51,7 +51,7 @@ def stream_config(**changes: Any) -> StreamConfig:
 
 
 OVERLAP = Overlap(binlog=name(4), begin=60, end=100, crc64=5)
-TIP = Tip(
+KNOWN_END = KnownEnd(
     lineage=LINEAGE,
     last=name(4),
     size=100,
@@ -147,18 +147,18 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-class Asked(Pilot):
-    """A pilot that has compared, and knows the server's other lineages."""
+class Asked(Resumption):
+    """A resumption that has compared, and knows the server's other lineages."""
 
     def __init__(
-        self, config: Any, found: Common | SourceError | None, others: Sequence[Tip]
+        self, config: Any, found: Common | SourceError | None, others: Sequence[KnownEnd]
     ) -> None:
         nothing: Any = None
         super().__init__(config, Catalog(MemoryStore(), LAYOUT), nothing, threading.Event())
         self.compared = self.cuts = 0
         self.is_same_end = False
         self._found = found
-        self._tips = others
+        self._known_ends = others
 
     def _finder(self, *_: object) -> Any:
         self.compared += 1
@@ -166,16 +166,16 @@ class Asked(Pilot):
         finder.is_same_end = self.is_same_end
         return finder
 
-    def _others(self, uuid: str) -> Sequence[Tip]:
-        return self._tips
+    def _others(self, uuid: str) -> Sequence[KnownEnd]:
+        return self._known_ends
 
-    def _cut(self, tip: Tip, executed: Gtids) -> Parent | None:
+    def _cut(self, known_end: KnownEnd, executed: Gtids) -> Parent | None:
         self.cuts += 1
-        return super()._cut(tip, executed)
+        return super()._cut(known_end, executed)
 
 
 class Asks:
-    """Makes pilots and asks them."""
+    """Makes resumptions and asks them."""
 
     def __init__(self, program: Path) -> None:
         self._program = program
@@ -185,29 +185,29 @@ class Asks:
     def __call__(
         self,
         server: Server,
-        tip: Tip | None = TIP,
+        known_end: KnownEnd | None = KNOWN_END,
         doubt: Doubt | None = None,
         *,
         found: Common | SourceError | None = None,
-        others: Sequence[Tip] = (),
+        others: Sequence[KnownEnd] = (),
         **config: Any,
-    ) -> Heading:
+    ) -> NextRun:
         made = SimpleNamespace(
             stream=stream_config(**config),
             mysql=MysqlConfig(user="u", mysqlbinlog=self._program),
         )
-        pilot = Asked(made, found, others)
-        pilot.is_same_end = self.is_same_end
+        resumption = Asked(made, found, others)
+        resumption.is_same_end = self.is_same_end
         try:
-            return pilot.heading(server, tip, doubt)  # type: ignore[arg-type]
+            return resumption.next_run(server, known_end, doubt)  # type: ignore[arg-type]
         finally:
-            self.compared += pilot.compared
-            self.cuts += pilot.cuts
+            self.compared += resumption.compared
+            self.cuts += resumption.cuts
 
 
 @pytest.fixture
 def ask(program: Path) -> Asks:
-    """Asks a pilot."""
+    """Asks a resumption."""
     return Asks(program)
 
 
@@ -222,10 +222,12 @@ def common(binlog: int, offset: int, *, whole: bool = True) -> Common:
 
 B_TOO = f"{UUID_A}:1-9,{UUID_B}:1-2"
 OTHER = {"executed": f"{UUID_B}:1-50"}
-CLOSED = replace(TIP, closed=True)
+CLOSED = replace(KNOWN_END, closed=True)
 OWN_LINEAGE = like(LINEAGE, id="20250101T000000Z-b4308ccf-0000", server_uuid=UUID_B)
-LOST = Tip(lineage=OWN_LINEAGE, last=name(40), size=100)
-HERE = Tip(lineage=OWN_LINEAGE, last=name(7), size=90, overlap=replace(OVERLAP, binlog=name(7)))
+LOST = KnownEnd(lineage=OWN_LINEAGE, last=name(40), size=100)
+HERE = KnownEnd(
+    lineage=OWN_LINEAGE, last=name(7), size=90, overlap=replace(OVERLAP, binlog=name(7))
+)
 REFUSED = Doubt(why="position refused", refused=True)
 UNREADABLE = Doubt(why="no format event", refused=True, unreadable=name(5))
 NO_FIRST = Doubt(why="no format event", refused=True, unreadable=name(3))
@@ -235,89 +237,91 @@ AFTER_9 = {5: f"{UUID_A}:1-9"}
 AFTER_12 = {5: f"{UUID_A}:1-12", 6: f"{UUID_A}:1-12"}
 ROLLED_BACK = parent_of(LINEAGE.id, binlog="b.000004", offset=80, gtid_set=f"{UUID_A}:1-8")
 
-HEADINGS: Mapping[str, tuple[Server, Mapping[str, Any], Mapping[str, Any]]] = {
+NEXT_RUNS: Mapping[str, tuple[Server, Mapping[str, Any], Mapping[str, Any]]] = {
     "a new source begins with the oldest": (
-        Server(rows(3, 4, 5)), {"tip": None},
-        {"begin": 3, "position": 4, "tip": None, "parent": None}),
+        Server(rows(3, 4, 5)), {"known_end": None},
+        {"begin": 3, "position": 4, "known_end": None, "parent": None}),
     "or with what is open now": (
-        Server(rows(3, 4, 5)), {"tip": None, "start_at": "now"}, {"begin": 5}),
+        Server(rows(3, 4, 5)), {"known_end": None, "start_at": "now"}, {"begin": 5}),
     "a history goes on from its overlap, whose bytes are the proof": (
         Server(rows(3, 4, 5)), {},
-        {"begin": 4, "position": 60, "overlap": OVERLAP, "tip": TIP, "compared": 0}),
+        {"begin": 4, "position": 60, "overlap": OVERLAP, "known_end": KNOWN_END, "compared": 0}),
     "what is known from the bucket alone is read from its first byte": (
-        Server(rows(4)), {"tip": replace(TIP, overlap=None)},
+        Server(rows(4)), {"known_end": replace(KNOWN_END, overlap=None)},
         {"begin": 4, "position": 4, "overlap": None}),
     "another server is let in by hand": (
         Server(rows(4), UUID_B, **OTHER), {"accept_new_server": UUID_B.upper()},
-        {"tip": None, "join": "unknown"}),
+        {"known_end": None, "join": "unknown"}),
     "a successor has everything": (
         Server(rows(6, 7), UUID_B, executed=B_TOO,
                before={6: f"{UUID_A}:1-8", 7: f"{UUID_A}:1-9,{UUID_B}:1"}), {},
         {"begin": 6, "join": "exact", "offset": 100}),
     "a server that comes back goes on with the latest lineage that its binlogs follow": (
         Server(rows(6, 7), UUID_B, executed=B_TOO), {"others": [LOST, HERE]},
-        {"tip": HERE, "begin": 7, "overlap": HERE.overlap}),
+        {"known_end": HERE, "begin": 7, "overlap": HERE.overlap}),
     "a gap begins a lineage": (
         Server(rows(6, 7), before={6: f"{UUID_A}:1-20"}), {"on_gap": "continue"},
         {"begin": 6, "join": "gap", "missing": f"{UUID_A}:10-20"}),
     "so do rows that are in no binlog": (
         Server(rows(4, 5), before=AFTER_9),
-        {"tip": CLOSED, "doubt": LEFT_OUT, "on_gap": "continue"},
-        {"begin": 5, "tip": None, "join": "gap", "unlogged": True, "compared": 0}),
+        {"known_end": CLOSED, "doubt": LEFT_OUT, "on_gap": "continue"},
+        {"begin": 5, "known_end": None, "join": "gap", "unlogged": True, "compared": 0}),
     "what a server leaves out becomes part of the entries": (
         Server(rows(4, 5)), {}, {"leaves_out": ("binlog_do_db=shop",)}),
     "a server that was rolled back: the bytes tell where": (
         Server(rows(3, 4, size=90)), {"found": common(4, 80, whole=False)},
-        {"begin": 4, "tip": None, "position": 4, "parent": ROLLED_BACK, "compared": 1}),
+        {"begin": 4, "known_end": None, "position": 4, "parent": ROLLED_BACK, "compared": 1}),
     "a server that was reset: nothing is shared": (
-        Server(rows(1)), {}, {"begin": 1, "tip": None, "join": "unknown"}),
+        Server(rows(1)), {}, {"begin": 1, "known_end": None, "join": "unknown"}),
     "a doubt that the bytes do not bear out: the open binlog is read anew": (
         Server(rows(4, 5)), {"doubt": Doubt(why="other bytes"), "found": common(4, 100)},
-        {"begin": 4, "tip": replace(TIP, overlap=None), "overlap": None}),
+        {"begin": 4, "known_end": replace(KNOWN_END, overlap=None), "overlap": None}),
     "what the source refuses again and again is a gap": (
         Server(rows(4, 5), before=AFTER_12), {"doubt": REFUSED, "found": common(4, 100)},
         {"begin": 5, "missing": f"{UUID_A}:10-12"}),
     "unless there is no next binlog yet": (
         Server(rows(4)), {"doubt": REFUSED, "found": common(4, 100)},
-        {"tip": replace(TIP, overlap=None)}),
+        {"known_end": replace(KNOWN_END, overlap=None)}),
     "what cannot be given to be compared is passed": (
         Server(rows(4, 5), before=AFTER_12), {"doubt": Doubt(why="damage"), "found": DAMAGED},
         {"begin": 5}),
     "a binlog that is none from its first event on is passed": (
-        Server(rows(4, 5, 6), before=AFTER_12), {"tip": CLOSED, "doubt": UNREADABLE},
+        Server(rows(4, 5, 6), before=AFTER_12), {"known_end": CLOSED, "doubt": UNREADABLE},
         {"begin": 6, "join": "gap", "missing": f"{UUID_A}:10-12"}),
     "so is the first binlog of all": (
-        Server(rows(3, 4, 5)), {"tip": None, "doubt": NO_FIRST},
-        {"begin": 4, "tip": None, "parent": None}),
+        Server(rows(3, 4, 5)), {"known_end": None, "doubt": NO_FIRST},
+        {"begin": 4, "known_end": None, "parent": None}),
     "or it was purged meanwhile": (
-        Server(rows(4, 5)), {"tip": None, "doubt": NO_FIRST}, {"begin": 4}),
+        Server(rows(4, 5)), {"known_end": None, "doubt": NO_FIRST}, {"begin": 4}),
 }  # fmt: skip
 """Who is asked, and what is known; where the run begins, and what it says of the join."""
 
 
-def parent_in(heading: Heading) -> Parent | None:
+def parent_in(next_run: NextRun) -> Parent | None:
     """The parent of the lineage that begins; a lineage that goes on has none to begin after."""
-    assert isinstance(heading.course, Begin)
-    return heading.course.parent
+    assert isinstance(next_run.course, Begin)
+    return next_run.course.parent
 
 
-@pytest.mark.parametrize("why", HEADINGS)
+@pytest.mark.parametrize("why", NEXT_RUNS)
 def test_where_a_run_begins(ask: Asks, why: str) -> None:
     """The first binlog, the end that is known, or behind what is missing: a new lineage."""
-    made, asked, expected = HEADINGS[why]
+    made, asked, expected = NEXT_RUNS[why]
     server = deepcopy(made)
-    heading = ask(server, **asked)
+    next_run = ask(server, **asked)
     for key, value in expected.items():
         if key == "compared":
             assert ask.compared == value
         elif key == "begin":
-            assert heading.begin == name(value)
-        elif key == "tip":
-            assert (heading.course.tip if isinstance(heading.course, GoOn) else None) == value
+            assert next_run.begin == name(value)
+        elif key == "known_end":
+            assert (
+                next_run.course.known_end if isinstance(next_run.course, GoOn) else None
+            ) == value
         elif key == "parent":
-            assert parent_in(heading) == value
+            assert parent_in(next_run) == value
         else:
-            of = heading if hasattr(heading, key) else parent_in(heading)
+            of = next_run if hasattr(next_run, key) else parent_in(next_run)
             assert getattr(of, key) == value, key
     assert server.checked, "its privileges come first"
 
@@ -329,25 +333,28 @@ REFUSALS: Mapping[str, tuple[Server, Mapping[str, Any], type[Binlog2s3Error], st
         Server(rows(4), UUID_B, **OTHER), {"accept_new_server": UUID_A},
         SourceError, "does not have the archive's transactions"),
     "another flavour": (
-        Server(rows(4)), {"tip": replace(TIP, lineage=like(LINEAGE, flavour="mariadb"))},
+        Server(rows(4)),
+        {"known_end": replace(KNOWN_END, lineage=like(LINEAGE, flavour="mariadb"))},
         SourceError, "another flavour"),
-    "no binlogs": (Server(()), {"tip": None}, SourceError, "lists no binary logs"),
+    "no binlogs": (Server(()), {"known_end": None}, SourceError, "lists no binary logs"),
     "a first binlog that it lacks": (
-        Server(rows(3, 4, 5)), {"tip": None, "start_binlog": name(9)},
+        Server(rows(3, 4, 5)), {"known_end": None, "start_binlog": name(9)},
         SourceError, r"no binlog b\.000009: it has b\.000003 to b\.000005"),
     "a gap": (
         Server(rows(6, 7), before={6: f"{UUID_A}:1-20"}), {"on_gap": "stop"},
         GapError, rf"no longer has {UUID_A}:10-20"),
     "rows that are in no binlog": (
-        Server(rows(4, 5), before=AFTER_9), {"tip": CLOSED, "doubt": LEFT_OUT, "on_gap": "stop"},
+        Server(rows(4, 5), before=AFTER_9),
+        {"known_end": CLOSED, "doubt": LEFT_OUT, "on_gap": "stop"},
         GapError, "gap: the source went on without a binlog"),
     "the first binlog of all is none": (
-        Server(rows(3, 4, 5)), {"tip": None, "doubt": NO_FIRST, "on_gap": "stop"},
+        Server(rows(3, 4, 5)), {"known_end": None, "doubt": NO_FIRST, "on_gap": "stop"},
         GapError, r"cannot give b\.000003: no format event"),
     "and the newest": (
-        Server(rows(3)), {"tip": None, "doubt": NO_FIRST}, SourceError, "is the newest"),
+        Server(rows(3)), {"known_end": None, "doubt": NO_FIRST}, SourceError, "is the newest"),
     "what is newest is none": (
-        Server(rows(4, 5)), {"tip": CLOSED, "doubt": UNREADABLE}, SourceError, "is the newest"),
+        Server(rows(4, 5)), {"known_end": CLOSED, "doubt": UNREADABLE},
+        SourceError, "is the newest"),
     "the newest cannot be compared": (
         Server(rows(4)), {"doubt": Doubt(why="damage"), "found": DAMAGED},
         SourceError, "damaged there"),
@@ -422,44 +429,44 @@ class Node(Server):
 
 
 @pytest.fixture
-def at_mariadb(program: Path) -> Tip:
+def at_mariadb(program: Path) -> KnownEnd:
     """Where the archive of a MariaDB ends; the program is MariaDB's."""
     said = program.read_text().replace("mysqlbinlog  Ver 9.7.4 for", "mysqlbinlog  Ver 3.5 MariaDB")
     program.write_text(said)
     return replace(
-        TIP,
+        KNOWN_END,
         lineage=like(LINEAGE, server_uuid=OWN, flavour="mariadb"),
         gtids=MariadbGtidList.parse("7-1-42"),
         gtids_before=MariadbGtidList.parse("7-1-20"),
     )
 
 
-def test_no_archive_is_read_for_a_mariadb_that_was_reset(ask: Asks, at_mariadb: Tip) -> None:
+def test_no_archive_is_read_for_a_mariadb_that_was_reset(ask: Asks, at_mariadb: KnownEnd) -> None:
     """Its GTIDs show at once that it is no other node with the archive's transactions."""
     other = Node(rows(1), executed="7-1-3")
     other.before = {1: ""}
-    heading = ask(other, at_mariadb)
-    found = parent_in(heading)
+    next_run = ask(other, at_mariadb)
+    found = parent_in(next_run)
     assert found is not None
-    assert (heading.begin, found.join, ask.cuts) == (name(1), "unknown", 0)
+    assert (next_run.begin, found.join, ask.cuts) == (name(1), "unknown", 0)
 
 
 @pytest.mark.parametrize("is_same_end", [True, False])
-def test_another_node_of_a_cluster(ask: Asks, at_mariadb: Tip, is_same_end: bool) -> None:
+def test_another_node_of_a_cluster(ask: Asks, at_mariadb: KnownEnd, is_same_end: bool) -> None:
     """It has the archive's transactions at other offsets: an exact join, if that is proved."""
-    tip = at_mariadb
+    known_end = at_mariadb
     ask.is_same_end = is_same_end
     other = Node(rows(1, 2, 3), executed="7-1-62")
     other.before = {1: "", 2: "7-1-14", 3: "7-1-50"}
-    heading = ask(other, tip)
+    next_run = ask(other, known_end)
     assert ask.compared == 1
-    found = parent_in(heading)
+    found = parent_in(next_run)
     assert found is not None
     if is_same_end:
-        assert (heading.begin, found.join) == (name(2), "exact")
-        assert (found.offset, found.gtid_set) == (TIP.size, "7-1-42")
+        assert (next_run.begin, found.join) == (name(2), "exact")
+        assert (found.offset, found.gtid_set) == (KNOWN_END.size, "7-1-42")
     else:
-        assert (heading.begin, found.join) == (name(1), "unknown")
+        assert (next_run.begin, found.join) == (name(1), "unknown")
 
 
 def test_what_is_in_no_binlog_is_asked_of_the_oldest_one(ask: Asks) -> None:
@@ -475,12 +482,12 @@ def test_what_came_in_without_a_binlog_since_the_lineage_began_is_left_out(ask: 
     server = Server(rows(4, 5))
     server.outside = f"{UUID_B}:1-9"
     there = replace(LINEAGE, gtids_outside=f"{UUID_B}:1-7")
-    assert ask(server, Tip(lineage=there, last=name(5), size=100)).leaves_out == (
+    assert ask(server, KnownEnd(lineage=there, last=name(5), size=100)).leaves_out == (
         "binlog_do_db=shop",
         f"gtid_purged={UUID_B}:8-9",
     )
     there = replace(LINEAGE, gtids_outside=f"{UUID_B}:1-9")
-    said = ask(server, Tip(lineage=there, last=name(5), size=100)).leaves_out
+    said = ask(server, KnownEnd(lineage=there, last=name(5), size=100)).leaves_out
     assert said == ("binlog_do_db=shop",)
 
 

@@ -25,7 +25,7 @@ from binlog2s3.errors import (
     TakenError,
 )
 from binlog2s3.stream.compare import Common
-from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.resume import Doubt
 from binlog2s3.stream.run import NEXT, BeingRead, Event, Memory, Runs, State
 from binlog2s3.stream.spool import RunFacts, Spool
@@ -253,14 +253,14 @@ def test_what_becomes_of_what_was_read(
     did: list[str] = []
     current = SimpleNamespace(rewind=lambda: False)
     names = {id(current): "current"}
-    intake = SimpleNamespace(
+    tracking = SimpleNamespace(
         go_back=lambda: did.append("go back"),
         forget=lambda track: did.append(f"forget {names.get(id(track), track)}"),
         forget_from=lambda binlog: did.append(f"forget from {binlog}"),
         last=None,
     )
     spool = SimpleNamespace(discard=lambda _: did.append("discard"))
-    stand_in: Any = SimpleNamespace(memory=Memory(), _intake=intake, _spool=spool)
+    stand_in: Any = SimpleNamespace(memory=Memory(), _tracking=tracking, _spool=spool)
     run: Any = SimpleNamespace(
         seen=seen, is_over=False, fresh=["fresh"], run=None,
         tailer=SimpleNamespace(current=current),
@@ -285,9 +285,9 @@ def written() -> Source:
     return source
 
 
-def all_equal(tip: Tip) -> Common:
+def all_equal(known_end: KnownEnd) -> Common:
     """The source has all bytes of the bucket."""
-    return Common(place=tip.end, gtids=tip.gtids, whole=True, transactions=1)
+    return Common(place=known_end.end, gtids=known_end.gtids, whole=True, transactions=1)
 
 
 def life(process: Process) -> Iterator[None]:
@@ -333,7 +333,7 @@ def begun(tmp_path: Path, store: MemoryStore, source: Source, *, spooled: bool =
     process = Process(
         store=store, shown=shown, directory=tmp_path, part=400, token="77777777", life=life
     )
-    process.pilot.compared = all_equal  # type: ignore[method-assign]
+    process.resumption.compared = all_equal  # type: ignore[method-assign]
     return process
 
 
@@ -373,7 +373,7 @@ def test_what_an_upload_shows_is_compared_whenever_it_comes(
     assert process.run() == 0
     process.close()
     assert raised
-    assert process.pilot.doubts == raised
+    assert process.resumption.doubts == raised
     catalog = Catalog(store, LAYOUT)
     (lineage,) = catalog.lineages()
     for name in (FIRST, SECOND):
@@ -396,13 +396,13 @@ def test_a_spool_that_parts_from_the_bucket(tmp_path: Path) -> None:
     process = begun(tmp_path, store, source, spooled=True)
     gtids = GtidSet.parse(source.gtids_at(FIRST, common))
 
-    def compared(_: Tip) -> Common:
+    def compared(_: KnownEnd) -> Common:
         return Common(place=FilePosition(FIRST, common), gtids=gtids, whole=False, transactions=2)
 
-    process.pilot.compared = compared  # type: ignore[method-assign]
+    process.resumption.compared = compared  # type: ignore[method-assign]
     assert process.run() == 0
     process.close()
-    assert len(process.pilot.doubts) == 1
+    assert len(process.resumption.doubts) == 1
     catalog = Catalog(store, LAYOUT)
     (new,) = (lineage for lineage in catalog.lineages() if lineage.id != LINEAGE)
     assert new.parent is not None

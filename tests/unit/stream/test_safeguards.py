@@ -48,10 +48,10 @@ from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
 from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWhole
-from binlog2s3.stream.archive_end import tip_of
-from binlog2s3.stream.continuation import Begin, GoOn, Tip, unservable
+from binlog2s3.stream.archive_end import known_end_of
+from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, unservable
 from binlog2s3.stream.remote import sweep
-from binlog2s3.stream.resume import Heading
+from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.retry import delay
 from binlog2s3.stream.run import Event, Memory, Run, Runs, State
 from binlog2s3.stream.shutdown import Stop
@@ -59,7 +59,7 @@ from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.uploader import backoff
 from binlog2s3.stream.writer import Writer
@@ -849,11 +849,11 @@ class Together(MemoryStore):
 class Refusing(Startup):
     """One whose source is another server than that of the archive."""
 
-    def _pilot(self) -> Any:
-        def heading(*_: object) -> Heading:
+    def _resumption(self) -> Any:
+        def next_run(*_: object) -> NextRun:
             raise SourceError("not the archive's server", refused=True)
 
-        return SimpleNamespace(heading=heading)
+        return SimpleNamespace(next_run=next_run)
 
 
 @pytest.mark.parametrize("spooled", [False, True])
@@ -954,7 +954,7 @@ def runs(tmp_path: Path) -> Iterator[Any]:
     """One that neither runs nor asks by itself; `watch` is what the watch says."""
     spool = Spool(tmp_path)
     watch = SimpleNamespace(
-        sight=SimpleNamespace(stranger="", behind=0, position=None, error=None),
+        source_state=SimpleNamespace(stranger="", behind=0, position=None, error=None),
         heard_at=time.monotonic() + 1000,
         streams=lambda _: False,
     )
@@ -965,19 +965,19 @@ def runs(tmp_path: Path) -> Iterator[Any]:
         stream=SimpleNamespace(stall_timeout=60.0),
     )
     nothing: Any = SimpleNamespace(counts=Counts())
-    intake = Intake(store=nothing, layout=LAYOUT, spool=spool, writer=nothing, uploads=nothing)
-    intake.judge = lambda *_, **__: False  # type: ignore[method-assign]
+    tracking = Tracking(store=nothing, layout=LAYOUT, spool=spool, writer=nothing, uploads=nothing)
+    tracking.judge = lambda *_, **__: False  # type: ignore[method-assign]
     yield Runs(
         config,  # type: ignore[arg-type]
         spool=spool,
-        intake=intake,
+        tracking=tracking,
         uploads=SimpleNamespace(step=lambda _: None),  # type: ignore[arg-type]
         writer=SimpleNamespace(blame=lambda: None),  # type: ignore[arg-type]
-        pilot=SimpleNamespace(),  # type: ignore[arg-type]
+        resumption=SimpleNamespace(),  # type: ignore[arg-type]
         watch=watch,  # type: ignore[arg-type]
         connect=lambda: pytest.fail("nobody asks"),
         stop=threading.Event(),
-        heading=None,
+        next_run=None,
     )
     spool.close()
 
@@ -995,10 +995,10 @@ def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, *
     """
     heard_at = seen.pop("heard_at", time.monotonic() + 1000)
     position = SimpleNamespace(place=FilePosition(FIRST, at))
-    sight = {"stranger": "", "behind": 0, "position": position, "error": None, **seen}
-    watch: Any = SimpleNamespace(sight=SimpleNamespace(**sight), heard_at=heard_at)
-    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), course=Begin(begin=FIRST))
-    run = Run(SimpleNamespace(), heading, SimpleNamespace(), reading(100))  # type: ignore[arg-type]
+    source_state = {"stranger": "", "behind": 0, "position": position, "error": None, **seen}
+    watch: Any = SimpleNamespace(source_state=SimpleNamespace(**source_state), heard_at=heard_at)
+    next_run = NextRun(facts=FACTS, tool=program_of_nobody(), listed=(), course=Begin(begin=FIRST))
+    run = Run(SimpleNamespace(), next_run, SimpleNamespace(), reading(100))  # type: ignore[arg-type]
     run.started = run.moved = run.ahead = time.monotonic() - silent_seconds
     run.look_after(watch, 60.0, patience)
     return run.ahead is not None
@@ -1006,10 +1006,10 @@ def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, *
 
 def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path) -> None:
     """mysqlbinlog runs on and on: a binlog that is archived and deleted takes no memory."""
-    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), course=Begin(begin=FIRST))
+    next_run = NextRun(facts=FACTS, tool=program_of_nobody(), listed=(), course=Begin(begin=FIRST))
     tailer: Any = SimpleNamespace(take_new=list)
     proved = SimpleNamespace(facts=SimpleNamespace(lineage=LINEAGE))
-    run = Run(proved, heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
+    run = Run(proved, next_run, SimpleNamespace(), tailer)  # type: ignore[arg-type]
     known: list[weakref.ref[Track]] = []
     for number in range(1, 20):
         path = tmp_path / str(number)
@@ -1076,14 +1076,14 @@ def begun(directory: Path, sent: BinlogWriter, overlap: Overlap | None) -> Run:
     """A run that has brought this binlog, or what comes from the overlap on."""
     course: GoOn | Begin = Begin(begin=FIRST)
     if overlap is not None:
-        course = GoOn(tip=Tip(lineage=HISTORY, last=FIRST, overlap=overlap), again=True)
-    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), course=course)
-    run = SpoolRun(directory, replace(RUN, position=heading.position, lineage=PROBE))
+        course = GoOn(known_end=KnownEnd(lineage=HISTORY, last=FIRST, overlap=overlap), again=True)
+    next_run = NextRun(facts=FACTS, tool=program_of_nobody(), listed=(), course=course)
+    run = SpoolRun(directory, replace(RUN, position=next_run.position, lineage=PROBE))
     data = sent.from_position(overlap.begin) if overlap else bytes(sent.data)
     (directory / str(FIRST)).write_bytes(data)
     track = begun_track(sent, overlap.end) if overlap else None
     tailer = Tailer(run, Grid(5 << 20), overlap=overlap, track=track)
-    return Run(run, heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
+    return Run(run, next_run, SimpleNamespace(), tailer)  # type: ignore[arg-type]
 
 
 def begun_track(made: BinlogWriter, end: int) -> Track:
@@ -1176,8 +1176,8 @@ def test_a_run_begins_with_a_question_on_a_new_connection(runs: Any) -> None:
     connections = [Asked(FACTS, b""), Asked(new, b"")]
     connections[1].close()  # it is made anew
     runs._connect = lambda: connections.pop(0)
-    runs._intake.lineage = None
-    runs._pilot.heading = lambda server, *_: server.facts()
+    runs._tracking.lineage = None
+    runs._resumption.next_run = lambda server, *_: server.facts()
     assert [runs._ask(), runs._ask()] == [FACTS, new]
 
 
@@ -1193,15 +1193,15 @@ def test_the_loop_goes_on_while_the_source_is_asked(runs: Any) -> None:
     stepped = threading.Event()
     runs._uploads.step = lambda _: stepped.set()
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._intake.lineage = None
+    runs._tracking.lineage = None
 
-    def heading(*_: object) -> str:
+    def next_run(*_: object) -> str:
         for _ in range(3):
             stepped.clear()
             assert stepped.wait(20), "nobody works meanwhile"
         return "there"
 
-    runs._pilot.heading = heading
+    runs._resumption.next_run = next_run
     assert runs._ask() == "there"
 
 
@@ -1213,15 +1213,15 @@ def test_what_is_read_again_does_not_shorten_what_is_known(runs: Any, *, closed:
     """
     made = two_of_a_server(NOW)[0]
     known = begun_track(made, len(made.data))
-    tip = tip_of(HISTORY, known, closed=False)
+    known_end = known_end_of(HISTORY, known, closed=False)
     again = Track(FIRST, None, Grid(5 << 20))
     again.feed(memoryview(bytes(made.data[: made.ends[3]])))
     again.state = TrackState.CLOSED if closed else again.state
     assert again.size < known.size
-    runs._intake.known = tip
-    runs._intake.lineage, runs._intake._handed = HISTORY, again
+    runs._tracking.known = known_end
+    runs._tracking.lineage, runs._tracking._handed = HISTORY, again
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._pilot.heading = lambda _, tip, __: tip
+    runs._resumption.next_run = lambda _, known_end, __: known_end
     asked = runs._ask()
     assert runs.memory.at == (FIRST, again.size)
     assert asked.overlap.end == again.size
@@ -1242,7 +1242,7 @@ def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -
     asked = threading.Event()
     doubts: list[Any] = []
 
-    def heading(_: object, __: object, doubt: Any) -> str:
+    def next_run(_: object, __: object, doubt: Any) -> str:
         doubts.append(doubt)
         if len(doubts) == 1:
             asked.set()
@@ -1258,8 +1258,8 @@ def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -
 
     runs._uploads.step = step
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._intake.lineage = None
-    runs._pilot.heading = heading
+    runs._tracking.lineage = None
+    runs._resumption.next_run = next_run
     with pytest.raises(SourceError, match="the histories part"):
         runs._ask()
     assert runs._ask() == "there"

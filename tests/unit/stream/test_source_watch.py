@@ -72,9 +72,9 @@ class Watched:
         self.watch._list_at = math.inf
         if with_list:
             self.watch.list_again()
-        before = self.watch.sight
+        before = self.watch.source_state
         self.step()
-        return self.watch.sight.position is not before.position
+        return self.watch.source_state.position is not before.position
 
     def step(self) -> float:
         """As the thread does; again very soon."""
@@ -97,17 +97,17 @@ def watched() -> Watched:
 def test_an_answer_of_the_server_that_is_streamed(watched: Watched) -> None:
     """Its position is passed on; its list is kept until it is asked for again."""
     assert watched.ask()
-    sight = watched.watch.sight
-    assert sight.position is not None
-    assert sight.position.place == (name(3), 500)
-    assert watched.seen == [sight.position]
+    source_state = watched.watch.source_state
+    assert source_state.position is not None
+    assert source_state.position.place == (name(3), 500)
+    assert watched.seen == [source_state.position]
     assert set(watched.watch.listed()) == {name(1), name(2), name(3)}
     assert watched.server.lists == 1  # for it was not known that there is a third
     assert watched.ask()
     assert watched.server.lists == 1
     assert watched.ask(with_list=True)
     assert watched.server.lists == 2
-    assert watched.watch.sight.expire_seconds == 3600
+    assert watched.watch.source_state.expire_seconds == 3600
 
 
 def test_the_list_is_asked_for_at_a_rotation(watched: Watched) -> None:
@@ -125,16 +125,16 @@ def test_a_strangers_answer_is_never_compared(watched: Watched) -> None:
     watched.ask()
     watched.server.uuid, watched.server.at = UUID_B, (9, 9)
     assert not watched.ask(with_list=True)
-    sight = watched.watch.sight
-    assert sight.stranger == UUID_B
-    assert sight.position is not None
-    assert sight.position.uuid == UUID_A
+    source_state = watched.watch.source_state
+    assert source_state.stranger == UUID_B
+    assert source_state.position is not None
+    assert source_state.position.uuid == UUID_A
     assert name(9) not in watched.watch.listed()
     assert len(watched.seen) == 1
     assert not watched.watch.streams(UUID_A)
     watched.server.uuid = UUID_A
     assert watched.ask()
-    assert watched.watch.sight.stranger == ""
+    assert watched.watch.source_state.stranger == ""
     assert watched.watch.streams(UUID_A)
     assert not watched.watch.streams(UUID_B)
 
@@ -202,8 +202,8 @@ def test_following_another_server_forgets_what_was_seen(watched: Watched) -> Non
     watched.server.uuid = UUID_B
     watched.ask()
     watched.watch.follow(UUID_B, rows(7))
-    sight = watched.watch.sight
-    assert (sight.position, sight.stranger, sight.behind) == (None, "", 0)
+    source_state = watched.watch.source_state
+    assert (source_state.position, source_state.stranger, source_state.behind) == (None, "", 0)
     assert set(watched.watch.listed()) == {name(7)}
     assert watched.watch.streams(UUID_B)
 
@@ -212,10 +212,10 @@ def test_following_the_same_server_again_keeps_its_position(watched: Watched) ->
     """A new run of mysqlbinlog: the doubts are gone, the answers stay."""
     watched.reached = FilePosition(name(4), 4)
     watched.ask()
-    assert watched.watch.sight.behind == 1
+    assert watched.watch.source_state.behind == 1
     watched.watch.follow(UUID_A, rows(7))
-    assert watched.watch.sight.position is not None
-    assert watched.watch.sight.behind == 0
+    assert watched.watch.source_state.position is not None
+    assert watched.watch.source_state.behind == 0
 
 
 def test_an_answer_that_comes_late_is_not_of_the_server_that_is_followed_now(
@@ -231,7 +231,7 @@ def test_an_answer_that_comes_late_is_not_of_the_server_that_is_followed_now(
     watched.server.position = change  # type: ignore[method-assign]
     watched.ask(with_list=True)
     assert watched.seen == []
-    assert watched.watch.sight.position is None
+    assert watched.watch.source_state.position is None
     assert set(watched.watch.listed()) == {name(7)}
 
 
@@ -252,13 +252,13 @@ def test_a_server_that_stands_behind_what_was_read(
     """It was reset or rolled back: counted, since one answer may be old, and not passed on."""
     watched.reached = reached
     watched.ask()
-    assert watched.watch.sight.behind == behind
+    assert watched.watch.source_state.behind == behind
     assert len(watched.seen) == 1 - behind
     watched.ask()
-    assert watched.watch.sight.behind == 2 * behind
+    assert watched.watch.source_state.behind == 2 * behind
     watched.server.at = (5, 4)
     watched.ask()
-    assert watched.watch.sight.behind == 0
+    assert watched.watch.source_state.behind == 0
 
 
 def test_a_refusal_is_an_answer(watched: Watched) -> None:
@@ -267,9 +267,9 @@ def test_a_refusal_is_an_answer(watched: Watched) -> None:
     watched.server.error = SourceError("too many connections", transient=True, answered=True)
     before = monotonic()
     assert not watched.ask()
-    assert watched.watch.sight.error is watched.server.error
+    assert watched.watch.source_state.error is watched.server.error
     assert watched.watch.heard_at >= before
-    assert watched.watch.sight.position is not None, "what was seen still holds"
+    assert watched.watch.source_state.position is not None, "what was seen still holds"
 
 
 def test_no_answer_is_none(watched: Watched) -> None:
@@ -282,7 +282,7 @@ def test_no_answer_is_none(watched: Watched) -> None:
         assert watched.watch.heard_at == heard
     watched.server.error = None
     assert watched.ask()
-    assert watched.watch.sight.error is None
+    assert watched.watch.source_state.error is None
     assert watched.watch.heard_at >= heard
 
 
@@ -315,7 +315,7 @@ def test_the_list_is_asked_for_at_first_and_when_it_is_wanted() -> None:
     watched.server.error = SourceError("down", transient=True)
     watched.start()
     try:
-        wait_until(lambda: watched.watch.sight.error, what="a failed question")
+        wait_until(lambda: watched.watch.source_state.error, what="a failed question")
         watched.server.error = None
         wait_until(lambda: watched.server.lists == 1, what="the first list")
         seen = len(watched.seen)

@@ -21,8 +21,8 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError, SpoolError
-from binlog2s3.stream.archive_end import archive_end, tip_of, tip_of_archive
-from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.archive_end import archive_end, known_end_of, known_end_of_archive
+from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun, check_spool
 from binlog2s3.stream.start import (
     PROBE,
@@ -78,7 +78,7 @@ def archive(
     return Catalog(store, LAYOUT)
 
 
-def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> Tip:
+def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> KnownEnd:
     """Where that lineage's archive ends."""
     return archive_end(catalog, lineage)
 
@@ -194,7 +194,7 @@ def test_an_object_that_is_no_whole_binlog_gets_no_entry(
     store.put(key, bytes(data))
     assert read_back(store, key, name(2)) is None
     assert key in caplog.records[-1].fields["key"]
-    known = Tip(lineage=LINEAGE, last=name(1), closed=True)
+    known = KnownEnd(lineage=LINEAGE, last=name(1), closed=True)
     assert read_undescribed(store, LAYOUT, known) == []
     assert store.get(key) == bytes(data)
 
@@ -319,7 +319,7 @@ def catalog(store: MemoryStore) -> Catalog:
     return put_lineages(store, first)
 
 
-def known_of(catalog: Catalog) -> Tip:
+def known_of(catalog: Catalog) -> KnownEnd:
     (lineage,) = catalog.lineages()
     return archive_end(catalog, lineage)
 
@@ -367,26 +367,34 @@ def test_a_binlog_that_is_still_to_be_archived_ends_the_archive(
     assert known_of(catalog).following == name(2)
 
 
-def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
+def test_the_known_end_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
     """Of chunks their end, without bytes to compare; else the last binlog's last transactions."""
     end = known_of(catalog)
-    tip = tip_of_archive(catalog, end)
-    assert (tip.last, tip.size, tip.closed, str(tip.gtids)) == (None, 0, False, "")
+    known_end = known_end_of_archive(catalog, end)
+    assert (known_end.last, known_end.size, known_end.closed, str(known_end.gtids)) == (
+        None,
+        0,
+        False,
+        "",
+    )
     one = written(1, 3, end="b.000002")
     put_archived(store, 1, one)
-    tip = tip_of_archive(catalog, known_of(catalog))
-    assert (tip.last, tip.size, tip.closed) == (name(1), len(one.data), True)
-    assert (str(tip.gtids), str(tip.gtids_before)) == (f"{UUID_A}:1-3", "")
-    assert tip.rotates_to == name(2)
-    assert tip.overlap is not None
-    assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin :])
-    assert (tip.overlap.begin, tip.overlap.end) == (one.transactions[0].begin, len(one.data))
+    known_end = known_end_of_archive(catalog, known_of(catalog))
+    assert (known_end.last, known_end.size, known_end.closed) == (name(1), len(one.data), True)
+    assert (str(known_end.gtids), str(known_end.gtids_before)) == (f"{UUID_A}:1-3", "")
+    assert known_end.rotates_to == name(2)
+    assert known_end.overlap is not None
+    assert known_end.overlap.crc64 == crc64nvme(one.data[known_end.overlap.begin :])
+    assert (known_end.overlap.begin, known_end.overlap.end) == (
+        one.transactions[0].begin,
+        len(one.data),
+    )
     two = written(4, 3)
     put_chunks(store, 2, bytes(two.data), 300)
-    tip = tip_of_archive(catalog, known_of(catalog))
-    assert (tip.last, tip.size, tip.closed) == (name(2), len(two.data), False)
-    assert str(tip.gtids) == f"{UUID_A}:1-6"
-    assert tip.overlap is None
+    known_end = known_end_of_archive(catalog, known_of(catalog))
+    assert (known_end.last, known_end.size, known_end.closed) == (name(2), len(two.data), False)
+    assert str(known_end.gtids) == f"{UUID_A}:1-6"
+    assert known_end.overlap is None
 
 
 # What the spool still has
@@ -522,10 +530,10 @@ def test_a_run_that_goes_on_and_is_damaged_then(spool: Spool, catalog: Catalog) 
     put_run(spool, {1: bytes(damaged)}, position=ends[1])
     tracks = adopted(spool, catalog)
     assert ends[7] <= tracks[0].size < ends[8]
-    tip = tip_of(FIRST, tracks[0], closed=tracks[0].closed)
-    assert tip.overlap is not None
-    assert tip.overlap.end == tip.size == tracks[0].size
-    assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin : tip.size])
+    known_end = known_end_of(FIRST, tracks[0], closed=tracks[0].closed)
+    assert known_end.overlap is not None
+    assert known_end.overlap.end == known_end.size == tracks[0].size
+    assert known_end.overlap.crc64 == crc64nvme(one.data[known_end.overlap.begin : known_end.size])
 
 
 def test_without_event_checksums_the_spool_is_not_believed(spool: Spool, catalog: Catalog) -> None:
@@ -603,11 +611,11 @@ def from_there(track: Track, made: BinlogWriter, size: int) -> None:
     for part, md5 in track.md5s.items():
         assert md5 == hashlib.md5(data[part.begin : part.end]).digest()
     assert len(track.md5s) == size // 64
-    tip = tip_of(FIRST, track, closed=track.closed)
-    assert (tip.size, tip.closed) == (size, track.closed)
-    assert tip.overlap is not None
-    assert tip.overlap.begin < tip.overlap.end == size
-    assert tip.overlap.crc64 == crc64nvme(data[tip.overlap.begin : size])
+    known_end = known_end_of(FIRST, track, closed=track.closed)
+    assert (known_end.size, known_end.closed) == (size, track.closed)
+    assert known_end.overlap is not None
+    assert known_end.overlap.begin < known_end.overlap.end == size
+    assert known_end.overlap.crc64 == crc64nvme(data[known_end.overlap.begin : size])
 
 
 @pytest.mark.parametrize("piece", [100, 300, 10_000])

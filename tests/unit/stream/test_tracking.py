@@ -1,4 +1,4 @@
-"""The intake: which history a binlog is of, what becomes of what is left, until when all is in."""
+"""`Tracking`: the history of a binlog, what becomes of what is left, until when all is in."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -22,11 +22,11 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Tracking
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
@@ -52,7 +52,7 @@ def binlog(
 
 
 class Bench:
-    """An intake over a store in memory, with workers that work when they are told to."""
+    """An tracking over a store in memory, with workers that work when they are told to."""
 
     def __init__(self, directory: Path) -> None:
         self.store = MemoryStore(min_part_bytes=1)
@@ -80,7 +80,7 @@ class Bench:
             told_time=self.told.append,
             before=self._before,
         )
-        self.intake = Intake(
+        self.tracking = Tracking(
             store=self.store,
             layout=LAYOUT,
             spool=self.spool,
@@ -112,8 +112,8 @@ class Bench:
     def admit(self, number: int = 1, data: bytes | None = None, **facts: Any) -> Track:
         """A binlog of a run of its own is taken in."""
         track = self.track(self.run(**facts), number, binlog(number) if data is None else data)
-        self.intake.admit(track)
-        self.wants_list |= self.intake.judge({})
+        self.tracking.admit(track)
+        self.wants_list |= self.tracking.judge({})
         return track
 
     def perform(self, lineage: str = "") -> None:
@@ -134,7 +134,7 @@ class Bench:
             self.uploads.step(0)
             self.perform()
             self.uploads.step(0)
-            self.wants_list |= self.intake.judge({})
+            self.wants_list |= self.tracking.judge({})
 
     def lineages(self) -> list[Lineage]:
         return Catalog(self.store, LAYOUT).lineages()
@@ -146,8 +146,8 @@ class Bench:
 
     @property
     def lineage(self) -> Lineage:
-        assert self.intake.lineage is not None
-        return self.intake.lineage
+        assert self.tracking.lineage is not None
+        return self.tracking.lineage
 
 
 @pytest.fixture
@@ -158,31 +158,31 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def after(lineage: Lineage, number: int) -> Tip:
+def after(lineage: Lineage, number: int) -> KnownEnd:
     """Where a lineage ends in the bucket: with all of this binlog."""
-    return Tip(lineage=lineage, last=name(number), size=100, closed=True)
+    return KnownEnd(lineage=lineage, last=name(number), size=100, closed=True)
 
 
 def begin(bench: Bench, parent: Parent | None = None) -> Track:
     """The first lineage begins."""
-    bench.intake.begin(UUID_A, "mysql", parent)
+    bench.tracking.begin(UUID_A, "mysql", parent)
     return bench.admit()
 
 
 def test_nothing_is_uploaded_before_its_lineage_is_described(bench: Bench) -> None:
     """Half a beginning says nothing; then lineage.json goes first, and the run notes it."""
-    bench.intake.begin(UUID_A, "mysql", None)
+    bench.tracking.begin(UUID_A, "mysql", None)
     run, data = bench.run(), binlog()
     track = bench.track(run, 1, data[:130])
-    bench.intake.admit(track)
-    bench.intake.judge({})
-    assert (bench.intake.lineage, bench.uploads.jobs) == (None, [])
-    assert bench.intake.server_uuid == UUID_A
-    assert not bench.intake.done
+    bench.tracking.admit(track)
+    bench.tracking.judge({})
+    assert (bench.tracking.lineage, bench.uploads.jobs) == (None, [])
+    assert bench.tracking.server_uuid == UUID_A
+    assert not bench.tracking.done
     assert bench.store.objects == {}
     (run.directory / "b.000001").write_bytes(data)
     track.feed(memoryview(data)[130:])
-    bench.intake.judge({})
+    bench.tracking.judge({})
     (lineage,) = bench.lineages()
     assert lineage == bench.lineage
     assert (lineage.server_uuid, lineage.first_binlog, lineage.gtid_set) == (UUID_A, name(1), "")
@@ -190,7 +190,7 @@ def test_nothing_is_uploaded_before_its_lineage_is_described(bench: Bench) -> No
     assert [found.facts.lineage for found in bench.spool.runs()] == [lineage.id]
     assert bench.looks == 1
     bench.settle()
-    assert bench.intake.done
+    assert bench.tracking.done
     assert bench.readable(lineage) == {"b.000001": "open"}
 
 
@@ -198,10 +198,10 @@ def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
     """What lies there and says the same is ours; what says anything else is not replaced."""
     begin(bench)
     ours, key = bench.lineage, LAYOUT.lineage(bench.lineage.id)
-    assert bench.intake._put(ours) == ours
+    assert bench.tracking._put(ours) == ours
     other = like(ours, server_uuid=UUID_B)
     with pytest.raises(PreconditionError):
-        bench.intake._put(other)
+        bench.tracking._put(other)
     assert bench.store.get(key) == ours.to_json()
 
 
@@ -236,10 +236,10 @@ def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:
     bench.settle()
     bench.admit(2)
     assert len(bench.turns) == 1
-    bench.intake.resume(after(lineage, 1), ended=True)
+    bench.tracking.resume(after(lineage, 1), ended=True)
     bench.admit(2)
     assert len(bench.turns) == 1
-    bench.intake.resume(after(lineage, 1))
+    bench.tracking.resume(after(lineage, 1))
     assert len(bench.turns) == 1
     bench.admit(2)
     assert [id_ for id_, _ in bench.turns] == [lineage.id] * 2
@@ -250,7 +250,7 @@ def test_a_lineage_of_the_spool_is_described_with_its_first_binlog(bench: Bench)
     begin(bench)
     lineage = bench.lineage
     del bench.store.objects[LAYOUT.lineage(lineage.id)]
-    bench.intake.resume(Tip(lineage=lineage), described=False)
+    bench.tracking.resume(KnownEnd(lineage=lineage), described=False)
     assert bench.lineages() == []
     bench.admit(1, binlog(1, end=True))
     assert bench.lineages() == [lineage]
@@ -262,26 +262,26 @@ def test_a_lineage_of_the_spool_is_described_with_its_first_binlog(bench: Bench)
 def test_a_first_binlog_that_was_begun_at_another_time_is_refused(bench: Bench) -> None:
     """Names and GTIDs are the same after a reset; nothing of it is uploaded."""
     begin(bench)
-    bench.intake.resume(Tip(lineage=bench.lineage))
+    bench.tracking.resume(KnownEnd(lineage=bench.lineage))
     with pytest.raises(ForkError, match=r"the server's b\.000001 was created at"):
         bench.admit(1, binlog(1, timestamp=NOW + 60))
-    track = bench.intake.last
+    track = bench.tracking.last
     assert track is not None
-    bench.intake.forget(track)
-    bench.intake.judge({})
+    bench.tracking.forget(track)
+    bench.tracking.judge({})
     assert all(job.is_past for job in bench.uploads.jobs)
 
 
 def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
     """The lineage goes on with the next one; nothing waits for it any more."""
     first = begin(bench)
-    bench.intake.abandon(first)
+    bench.tracking.abandon(first)
     following = bench.admit(2)
     bench.settle()
-    assert bench.intake.done
+    assert bench.tracking.done
     assert bench.readable(bench.lineage) == {"b.000001": "open", "b.000002": "open"}
-    assert bench.intake.coverage is not None
-    durable = bench.intake.coverage.durable
+    assert bench.tracking.coverage is not None
+    durable = bench.tracking.coverage.durable
     assert durable is not None
     assert (durable.binlog, durable.offset) == (name(2), following.size)
     assert not any(name(1) in run.files() for run in bench.spool.runs())
@@ -291,13 +291,13 @@ def test_a_binlog_that_is_forgotten_leaves_no_trace(bench: Bench) -> None:
     """It is of another history, or read anew: neither uploaded nor waited for."""
     begin(bench)
     forgotten = bench.admit(2)
-    bench.intake.forget(forgotten)
-    assert bench.intake.last is None
+    bench.tracking.forget(forgotten)
+    assert bench.tracking.last is None
     bench.settle()
-    assert bench.intake.done
+    assert bench.tracking.done
     assert bench.readable(bench.lineage) == {"b.000001": "open"}
     again = bench.admit(2)
-    assert bench.intake.last is again
+    assert bench.tracking.last is again
     bench.settle()
     assert bench.readable(bench.lineage) == {"b.000001": "open", "b.000002": "open"}
 
@@ -307,12 +307,12 @@ def test_the_history_ends_with_what_still_waits(bench: Bench) -> None:
     first = begin(bench)
     first.state = TrackState.PASSED  # it has no end: what follows waits for its proof
     second, third = bench.admit(2), bench.admit(3)
-    bench.intake.forget(third)
-    assert bench.intake.last is second
-    assert bench.intake.end is not None
-    assert bench.intake.end.end == (name(2), second.size)
-    bench.intake.forget(second)
-    assert bench.intake.last is first
+    bench.tracking.forget(third)
+    assert bench.tracking.last is second
+    assert bench.tracking.end is not None
+    assert bench.tracking.end.end == (name(2), second.size)
+    bench.tracking.forget(second)
+    assert bench.tracking.last is first
 
 
 @pytest.mark.parametrize("contradicts", [False, True])
@@ -328,14 +328,14 @@ def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(
     chunk = LAYOUT.chunk(before.id, name(1), Chunk(0, 30, crc64nvme(strange)))
     if contradicts:
         bench.store.put(chunk, strange)
-    bench.intake.begin(UUID_B, "mysql", PARENT)
-    assert bench.intake.server_uuid == UUID_B
+    bench.tracking.begin(UUID_B, "mysql", PARENT)
+    assert bench.tracking.server_uuid == UUID_B
     bench.admit(5, server_uuid=UUID_B)
     assert bench.lineage.parent == PARENT
     assert [job.is_past for job in bench.uploads.jobs] == [True, False]
-    assert not bench.intake.done
+    assert not bench.tracking.done
     bench.settle()
-    assert bench.intake.done
+    assert bench.tracking.done
     assert [job.is_past for job in bench.uploads.jobs] == [False]
     assert bench.readable(before) == {"b.000001": "open"}
     assert bench.readable(bench.lineage) == {"b.000005": "open"}
@@ -344,9 +344,9 @@ def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(
 
 def test_a_history_that_ends_before_it_was_known_leaves_nothing(bench: Bench) -> None:
     """What waited for its beginning is not taken for the next one's."""
-    bench.intake.begin(UUID_A, "mysql", None)
+    bench.tracking.begin(UUID_A, "mysql", None)
     bench.admit(1, binlog()[:130])
-    bench.intake.begin(UUID_B, "mysql", None)
+    bench.tracking.begin(UUID_B, "mysql", None)
     bench.admit(5)
     assert bench.lineage.first_binlog == name(5)
     bench.settle()
@@ -365,37 +365,37 @@ def seen(number: int, seconds: int) -> ServerPosition:
 
 def test_until_when_all_is_in(bench: Bench) -> None:
     """Of each history what was seen of it alone; not before all of the one before it is in."""
-    assert bench.intake.covered_until() is None
+    assert bench.tracking.covered_until() is None
     begin(bench)
-    assert bench.intake.coverage is not None
-    bench.intake.seen(seen(1, 10))
-    bench.intake.seen(replace(seen(1, 99), uuid=UUID_B))  # a stranger's says nothing of ours
-    assert bench.intake.covered_until() is None
+    assert bench.tracking.coverage is not None
+    bench.tracking.seen(seen(1, 10))
+    bench.tracking.seen(replace(seen(1, 99), uuid=UUID_B))  # a stranger's says nothing of ours
+    assert bench.tracking.covered_until() is None
     bench.settle()
-    assert bench.intake.covered_until() == START + timedelta(seconds=10)
+    assert bench.tracking.covered_until() == START + timedelta(seconds=10)
     bench.admit(2)
-    bench.intake.begin(UUID_B, "mysql", PARENT)
-    assert bench.intake.covered_until() == START + timedelta(seconds=10)  # the one that was left
+    bench.tracking.begin(UUID_B, "mysql", PARENT)
+    assert bench.tracking.covered_until() == START + timedelta(seconds=10)  # the one that was left
     bench.admit(5, server_uuid=UUID_B)
-    bench.intake.coverage.seen(seen(5, 20))
+    bench.tracking.coverage.seen(seen(5, 20))
     for _ in range(10):  # the new history is in, the old one is not
         bench.now += 2
         bench.uploads.step(0)
         bench.perform(bench.lineage.id)
         bench.uploads.step(0)
-        bench.intake.judge({})
-    assert bench.intake.coverage.until == START + timedelta(seconds=20)
-    assert bench.intake.covered_until() is None  # what was claimed of another one says nothing
+        bench.tracking.judge({})
+    assert bench.tracking.coverage.until == START + timedelta(seconds=20)
+    assert bench.tracking.covered_until() is None  # what was claimed of another one says nothing
     bench.settle()
-    assert bench.intake.covered_until() == START + timedelta(seconds=20)
+    assert bench.tracking.covered_until() == START + timedelta(seconds=20)
 
 
 def test_the_list_is_wanted_where_only_the_server_can_tell(bench: Bench) -> None:
     """Whether a binlog that ended without a word is closed."""
-    bench.intake.begin(UUID_A, "mysql", None)
+    bench.tracking.begin(UUID_A, "mysql", None)
     track = bench.admit(1)
     track.state = TrackState.PASSED
-    assert bench.intake.judge({})
+    assert bench.tracking.judge({})
     assert not track.closed
 
 
@@ -407,8 +407,8 @@ def rows(*sizes: int) -> tuple[ServerBinlog, ...]:
 
 def behind_a_crash(bench: Bench, *sizes: int) -> Track:
     """A binlog without an end, the next one has begun; the run began when this was listed."""
-    bench.intake.follow(rows(*sizes))
-    bench.intake.begin(UUID_A, "mysql", None)
+    bench.tracking.follow(rows(*sizes))
+    bench.tracking.begin(UUID_A, "mysql", None)
     track = bench.admit(1)
     track.state = TrackState.FOLLOWED
     return track
@@ -418,7 +418,7 @@ def test_a_crashed_binlog_is_closed_by_a_run_that_began_behind_it(bench: Bench) 
     """The server was past it, at this size, and then the run brought its last bytes."""
     size = len(binlog(1))
     track = behind_a_crash(bench, size, 300)
-    bench.intake.judge({row.name: row for row in rows(size, 500)}, streaming=True)
+    bench.tracking.judge({row.name: row for row in rows(size, 500)}, streaming=True)
     assert track.closed
 
 
@@ -426,10 +426,10 @@ def test_what_follows_an_unproved_end_is_not_uploaded(bench: Bench) -> None:
     """Without a ROTATE or STOP it may be another history that follows: first that one is proved."""
     size = len(binlog(1))
     behind_a_crash(bench, size, 300)
-    bench.intake.admit(bench.track(bench.run(), 2, binlog(2)))
+    bench.tracking.admit(bench.track(bench.run(), 2, binlog(2)))
     listed = {row.name: row for row in rows(size, 500)}
     for said, taken in (({}, [name(1)]), (listed, [name(1), name(2)])):
-        bench.intake.judge(said, streaming=True)
+        bench.tracking.judge(said, streaming=True)
         assert [job.track.name for job in bench.uploads.jobs] == taken
 
 
@@ -441,7 +441,7 @@ def test_equal_size_and_gtids_prove_nothing_by_themselves(
     size = len(binlog(1))
     track = behind_a_crash(bench, *sizes)
     with pytest.raises(ElsewhereError, match="has no end"):
-        bench.intake.judge({row.name: row for row in rows(size, 500)}, streaming=True)
+        bench.tracking.judge({row.name: row for row in rows(size, 500)}, streaming=True)
     assert not track.closed
 
 
@@ -451,22 +451,22 @@ def test_the_server_went_on_behind_another_end(bench: Bench, now: tuple[ServerBi
     track = behind_a_crash(bench, len(binlog(1)), 300)
     track.state = TrackState.PASSED
     with pytest.raises(ElsewhereError, match="its own"):
-        bench.intake.judge({row.name: row for row in now}, streaming=True)
+        bench.tracking.judge({row.name: row for row in now}, streaming=True)
     assert not track.closed
 
 
 def test_what_is_read_has_the_sources_time_zone(bench: Bench) -> None:
     """Its binlogs, the open one of an earlier process too, and the lineage that begins."""
     zone = SystemZone.of("SYSTEM", 2026, [3600] * 24)
-    bench.intake.begin(UUID_A, "mysql", None)
+    bench.tracking.begin(UUID_A, "mysql", None)
     first = bench.track(bench.run(), 1, binlog(1))
-    bench.intake.admit(first)
+    bench.tracking.admit(first)
     assert first.time_zone is None
-    bench.intake.follow((), None, zone)
-    bench.intake.judge({})
+    bench.tracking.follow((), None, zone)
+    bench.tracking.judge({})
     assert first.time_zone == zone
-    assert bench.intake.lineage is not None
-    assert bench.intake.lineage.time_zone == zone
+    assert bench.tracking.lineage is not None
+    assert bench.tracking.lineage.time_zone == zone
     assert bench.admit(2).time_zone == zone
 
 
@@ -475,16 +475,16 @@ def test_an_open_binlog_has_all_that_the_source_said_of_it(bench: Bench) -> None
 
     The next binlog has what was said last.
     """
-    bench.intake.begin(UUID_A, "mysql", None)
-    bench.intake.follow((), ("a=1",))
+    bench.tracking.begin(UUID_A, "mysql", None)
+    bench.tracking.follow((), ("a=1",))
     first = bench.admit(1)
-    bench.intake.follow((), ("b=2",))
+    bench.tracking.follow((), ("b=2",))
     assert first.leaves_out == ("a=1", "b=2")
     assert bench.admit(2).leaves_out == ("b=2",)
     lineage = bench.lineage
     bench.said["leaves_out"] = ("a=1",)
-    bench.intake.resume(after(lineage, 2))
-    bench.intake.follow((), ())
+    bench.tracking.resume(after(lineage, 2))
+    bench.tracking.follow((), ())
     assert bench.admit(3).leaves_out == ("a=1",)
     assert bench.admit(4).leaves_out == ()
 
@@ -497,8 +497,8 @@ def resumed(bench: Bench, zone: SystemZone | None, newest: int) -> None:
     lineage = bench.lineage
     durable = Position(binlog=name(newest), offset=4, gtid_set="")
     bench.said |= {"time_zone": zone, "server": None, "durable": durable}
-    bench.intake.unlogged, bench.intake._witnessed = None, ""
-    bench.intake.resume(Tip(lineage=lineage, last=name(newest), size=4))
+    bench.tracking.unlogged, bench.tracking._witnessed = None, ""
+    bench.tracking.resume(KnownEnd(lineage=lineage, last=name(newest), size=4))
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -510,7 +510,7 @@ def test_a_binlog_from_before_a_start_of_the_server_has_the_zone_of_then(
     now = TOKYO if same else UTC_ZONE
     started = datetime.fromtimestamp(NOW + 100, UTC)
     resumed(bench, TOKYO, 2)
-    bench.intake.follow(rows(1, 2, 3, 4), None, now, started)
+    bench.tracking.follow(rows(1, 2, 3, 4), None, now, started)
     second = bench.admit(2, binlog(2, end=True))
     third = bench.admit(3, binlog(3, end=True, timestamp=NOW + 100))
     fourth = bench.admit(4, binlog(4, end=True, timestamp=NOW + 100, started=True))
@@ -522,8 +522,8 @@ def test_a_start_of_the_server_between_two_runs(bench: Bench) -> None:
     """What one run was told counts for the binlog that the server wrote then."""
     begin(bench)
     first, second = (datetime.fromtimestamp(NOW + more, UTC) for more in (0, 100))
-    bench.intake.follow(rows(1, 2), None, TOKYO, first)
-    bench.intake.follow(rows(1, 2, 3), None, UTC_ZONE, second)
+    bench.tracking.follow(rows(1, 2), None, TOKYO, first)
+    bench.tracking.follow(rows(1, 2, 3), None, UTC_ZONE, second)
     assert bench.admit(2, binlog(2, end=True)).time_zone == TOKYO
     last = binlog(3, timestamp=NOW + 100, started=True)
     assert bench.admit(3, last).time_zone == UTC_ZONE
@@ -532,9 +532,9 @@ def test_a_start_of_the_server_between_two_runs(bench: Bench) -> None:
 def test_what_another_server_said_is_forgotten(bench: Bench) -> None:
     """Its binlogs have the same names."""
     begin(bench)
-    bench.intake.follow(rows(1, 2), None, TOKYO, datetime.fromtimestamp(NOW, UTC))
-    bench.intake.begin(UUID_B, "mysql", None)
-    bench.intake.follow(rows(1, 2), None, UTC_ZONE, datetime.fromtimestamp(NOW + 100, UTC))
+    bench.tracking.follow(rows(1, 2), None, TOKYO, datetime.fromtimestamp(NOW, UTC))
+    bench.tracking.begin(UUID_B, "mysql", None)
+    bench.tracking.follow(rows(1, 2), None, UTC_ZONE, datetime.fromtimestamp(NOW + 100, UTC))
     assert bench.admit(2, binlog(2)).time_zone == UTC_ZONE
 
 
@@ -556,14 +556,14 @@ def stops_before(bench: Bench, number: int) -> bool:
     """Whether the lineage ends before this binlog, and nothing of it is uploaded."""
     there = bench.lineage
     with pytest.raises(LeftOutError, match=f"before b.00000{number}: .* without a binlog"):
-        bench.intake.judge({}, streaming=True)
+        bench.tracking.judge({}, streaming=True)
     bench.settle()
     return f"b.00000{number}" not in bench.readable(there)
 
 
 def test_a_start_of_the_server_behind_a_rotation_is_not_taken_in(bench: Bench) -> None:
     """The rotation has failed: what the server committed until that start is in no binlog."""
-    bench.intake.begin(UUID_A, "mysql", None)
+    bench.tracking.begin(UUID_A, "mysql", None)
     bench.admit(1, binlog(1, end=True))
     bench.admit(2, binlog(2, started=True))
     assert stops_before(bench, 2)
@@ -575,11 +575,11 @@ def test_a_rotation_and_a_start_behind_a_stop_are_taken_in(bench: Bench) -> None
     stopped.previous_gtids(GtidSet.parse(f"{UUID_A}:1"))
     stopped.transaction([statement("insert")], gtid=(UUID_A, "", 2))
     stopped.stop()
-    bench.intake.begin(UUID_A, "mysql", None)
+    bench.tracking.begin(UUID_A, "mysql", None)
     bench.admit(1, binlog(1, end=True))
     bench.admit(2, bytes(stopped.data))
     bench.admit(3, binlog(3, started=True))
-    bench.intake.judge({}, streaming=True)
+    bench.tracking.judge({}, streaming=True)
     bench.settle()
     assert sorted(bench.readable(bench.lineage)) == ["b.000001", "b.000002", "b.000003"]
 
@@ -588,7 +588,7 @@ def test_the_archive_says_how_the_binlog_before_ended(bench: Bench) -> None:
     """A streamer that starts anew does not read that binlog again."""
     begin(bench)
     bench.settle()
-    bench.intake.resume(replace(after(bench.lineage, 1), rotates_to=name(2)))
+    bench.tracking.resume(replace(after(bench.lineage, 1), rotates_to=name(2)))
     bench.admit(2, binlog(2, started=True))
     assert stops_before(bench, 2)
 
@@ -598,15 +598,15 @@ def test_what_was_seen_counts_where_the_binlogs_show_nothing(
     bench: Bench, newest: int | None
 ) -> None:
     """A MySQL that turned its binlog off leaves it as after a crash."""
-    bench.intake.begin(UUID_A, "mysql", None)
+    bench.tracking.begin(UUID_A, "mysql", None)
     first = bench.admit(1, binlog(1))
-    bench.intake.saw_no_binlog(UUID_B, None)
-    assert bench.intake.unlogged is None, "that is another server"
-    bench.intake.saw_no_binlog(UUID_A, name(newest) if newest else None)
+    bench.tracking.saw_no_binlog(UUID_B, None)
+    assert bench.tracking.unlogged is None, "that is another server"
+    bench.tracking.saw_no_binlog(UUID_A, name(newest) if newest else None)
     first.state = TrackState.CLOSED
-    bench.intake.seen(at(2))
-    assert bench.intake.unlogged is not None
-    assert (bench.intake.unlogged.first, bench.intake.unlogged.last) == (name(2), name(2))
+    bench.tracking.seen(at(2))
+    assert bench.tracking.unlogged is not None
+    assert (bench.tracking.unlogged.first, bench.tracking.unlogged.last) == (name(2), name(2))
     bench.admit(2, binlog(2, started=True))
     assert stops_before(bench, 2)
 
@@ -618,15 +618,15 @@ def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> 
     )
     begin(bench)
     bench.settle()
-    bench.intake.lineage = None
+    bench.tracking.lineage = None
     lineage = bench.lineages()[0]
     bench.witnessed[lineage.id] = seen
-    bench.intake.unlogged = None
-    bench.intake._witnessed = ""
-    bench.intake.resume(after(lineage, 1))
-    assert bench.intake.unlogged == seen, "the last writer's object has it"
+    bench.tracking.unlogged = None
+    bench.tracking._witnessed = ""
+    bench.tracking.resume(after(lineage, 1))
+    assert bench.tracking.unlogged == seen, "the last writer's object has it"
     bench.admit(2, binlog(2, started=True)).state = TrackState.CLOSED
-    bench.intake.judge({}, streaming=True)
+    bench.tracking.judge({}, streaming=True)
     bench.admit(3, binlog(3, started=True))
     assert stops_before(bench, 3)
 
@@ -634,9 +634,9 @@ def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> 
 def test_a_server_that_still_writes_the_same_binlog_had_one_all_the_time(bench: Bench) -> None:
     """Then nothing was left out."""
     begin(bench)
-    bench.intake.saw_no_binlog(UUID_A, name(1))
-    bench.intake.seen(at(1))
-    assert bench.intake.unlogged is None
+    bench.tracking.saw_no_binlog(UUID_A, name(1))
+    bench.tracking.seen(at(1))
+    assert bench.tracking.unlogged is None
 
 
 @pytest.mark.parametrize("join", ["exact", "gap", "unknown"])
@@ -647,31 +647,31 @@ def test_a_server_that_wrote_no_binlog_and_then_others_of_another_name(
     """Its GTIDs go on where they were, and rows are missing all the same."""
     begin(bench)
     lineage = bench.lineage
-    bench.intake.saw_no_binlog(UUID_A, name(1))
+    bench.tracking.saw_no_binlog(UUID_A, name(1))
     if again:  # by another process, from the last writer's object
-        assert bench.intake.unlogged is not None
-        bench.witnessed[lineage.id] = bench.intake.unlogged
+        assert bench.tracking.unlogged is not None
+        bench.witnessed[lineage.id] = bench.tracking.unlogged
         resumed(bench, None, 1)
     other = BinlogName("moved", 1)
-    bench.intake.seen(replace(at(1), place=FilePosition(other, 9)))
-    bench.intake.begin(UUID_A, "mysql", parent_of(lineage.id, join=join))
+    bench.tracking.seen(replace(at(1), place=FilePosition(other, 9)))
+    bench.tracking.begin(UUID_A, "mysql", parent_of(lineage.id, join=join))
     track = bench.track(bench.run(), 1, binlog(2, started=True))
     track.name = other
-    bench.intake.admit(track)
-    bench.intake.judge({}, streaming=True)
+    bench.tracking.admit(track)
+    bench.tracking.judge({}, streaming=True)
     found = bench.lineage.parent
     assert found is not None
     assert (found.join, found.unlogged) == ("gap" if join == "exact" else join, True)
-    assert bench.intake.unlogged is None, "the next start is as ever"
+    assert bench.tracking.unlogged is None, "the next start is as ever"
 
 
 def test_the_lineage_after_it_has_seen_it_no_more(bench: Bench) -> None:
     """Its next restart is as ever."""
     begin(bench)
-    bench.intake.saw_no_binlog(UUID_A, name(1))
-    bench.intake.seen(at(2))
+    bench.tracking.saw_no_binlog(UUID_A, name(1))
+    bench.tracking.seen(at(2))
     parent = parent_of(bench.lineage.id, join="gap", unlogged=True)
-    bench.intake.begin(UUID_A, "mysql", parent)
+    bench.tracking.begin(UUID_A, "mysql", parent)
     bench.admit(2, binlog(2, started=True))
     assert bench.lineage.parent == parent
-    assert bench.intake.unlogged is None
+    assert bench.tracking.unlogged is None

@@ -29,7 +29,7 @@ from binlog2s3.undo.view import SHOWN_ROWS, Plan, document, show
 from tests import rows_printer
 from tests.binlog_writer import BEGIN, UUID_A, UUID_B, XID, BinlogWriter
 from tests.golden.buckets import Source
-from tests.surveyed import MARIADB, Bucket
+from tests.snapshots import MARIADB, Bucket
 from tests.unit.binlog.test_content import table_map
 from tests.unit.binlog.test_undo import Event, event, image
 
@@ -63,9 +63,9 @@ def asked(*gtids: int, **more: Any) -> UndoConfig:
 
 def planned(source: Source, config: UndoConfig) -> Plan:
     """The plan, as far as the archive has it."""
-    survey, of = source.survey(), TransactionSource(config)
-    hits = of.found(survey)
-    changes, form = of.read(hits, survey, io.BytesIO())
+    snapshot, of = source.snapshot(), TransactionSource(config)
+    hits = of.found(snapshot)
+    changes, form = of.read(hits, snapshot, io.BytesIO())
     facts = ServerFacts(uuid=UUID_A, flavour="mysql", version="9.7.4", server_id=7, gtid_mode=True)
     return Plan(hits=tuple(hits), changes=changes, definitions={}, form=form, facts=facts)
 
@@ -74,7 +74,7 @@ def shown(source: Source, config: UndoConfig, tool: Path) -> list[str]:
     """The lines of the plan."""
     plan, out = planned(source, config), io.StringIO()
     printer = RowPrinter(
-        survey=source.survey(),
+        snapshot=source.snapshot(),
         wanted=Criteria(tables=TransactionSource(config).wanted),
         limit=SHOWN_ROWS,
         tool=partial(find_mysqlbinlog, given=tool),
@@ -87,19 +87,19 @@ def test_a_position_in_two_lineages_names_one_or_none() -> None:
     """Binlogs of both have this name, and a transaction there: only one that begins there."""
     source = Source()
     source.closes(changes=[change(DELETE, *map(image, range(9)))])
-    survey = source.survey()
-    end = survey.size(survey.current, BinlogName.parse("mysql-bin.000001"))
+    snapshot = source.snapshot()
+    end = snapshot.size(snapshot.current, BinlogName.parse("mysql-bin.000001"))
     source.before, source.gno = source.executed, 0
     of = {"binlog": "mysql-bin.000001", "offset": end, "gtid_set": source.before}
     source.continues(1, uuid=UUID_B, **of)
     source.closes(changes=[change(DELETE, *map(image, range(9)), table="b")])
     source.closes()
-    survey = source.survey()
-    (second,) = TransactionSource(asked(gtids=(f"{UUID_B}:1",))).found(survey)
+    snapshot = source.snapshot()
+    (second,) = TransactionSource(asked(gtids=(f"{UUID_B}:1",))).found(snapshot)
     at = FilePosition(second.binlog, second.transaction.begin)
-    assert TransactionSource(asked(at=at)).found(survey) == [second]
+    assert TransactionSource(asked(at=at)).found(snapshot) == [second]
     with pytest.raises(RecoveryError, match=f"several lineages.*{UUID_A}:1 in.*{UUID_B}:1 in"):
-        TransactionSource(asked(at=at._replace(offset=at.offset + 1))).found(survey)
+        TransactionSource(asked(at=at._replace(offset=at.offset + 1))).found(snapshot)
 
 
 MANY = history(
@@ -146,10 +146,10 @@ def test_progress_is_told_while_the_archive_is_searched_and_read() -> None:
     """Bytes of all bytes, to the end."""
     told: list[tuple[str, int, int]] = []
     of = TransactionSource(asked(2), advance=lambda *one: told.append(one))
-    survey = MANY.survey()
-    (hit,) = of.found(survey)
+    snapshot = MANY.snapshot()
+    (hit,) = of.found(snapshot)
     assert told[0][0] == "searched"
-    of.read([hit], survey, io.BytesIO())
+    of.read([hit], snapshot, io.BytesIO())
     size = hit.transaction.end - hit.transaction.begin
     assert told[-1] == (f"of {gtid(2)} read", size, size)
     assert all(done <= total for _, done, total in told)
@@ -197,7 +197,7 @@ def undone_by(source: Source, *gtids: int, **more: Any) -> tuple[str, bool]:
     """What has undone them; and whether all that came after was looked at."""
     config = asked(*gtids, **more)
     plan = planned(source, config)
-    return TransactionSource(config).undone_by(plan.hits, plan.changes, source.survey())
+    return TransactionSource(config).undone_by(plan.hits, plan.changes, source.snapshot())
 
 
 ACCIDENT = change(UPDATE, image(1), image(1, b"y"), image(2), image(2, b"y"))
@@ -248,14 +248,14 @@ def test_too_much_that_came_after_is_not_read() -> None:
     assert undone_by(source, 1) == ("", True)
     plan = planned(source, asked(1))
     few = TransactionSource(asked(1), read_least=0)
-    assert few.undone_by(plan.hits, plan.changes, source.survey()) == ("", False)
+    assert few.undone_by(plan.hits, plan.changes, source.snapshot()) == ("", False)
 
 
 def test_what_was_undone_already_is_said_and_not_refused(tmp_path: Path) -> None:
     """Rows may have been set by hand since; the undo itself compares."""
     plan, out = planned(history(ACCIDENT), asked(1)), io.StringIO()
     plan = replace(plan, undone_by=gtid(2))
-    printer = RowPrinter(survey=history(ACCIDENT).survey(), wanted=Criteria(), limit=SHOWN_ROWS,
+    printer = RowPrinter(snapshot=history(ACCIDENT).snapshot(), wanted=Criteria(), limit=SHOWN_ROWS,
                          tool=partial(find_mysqlbinlog, given=tmp_path / "none"))  # fmt: skip
     config = replace(asked(1), given=("--config", "my orders.toml"))
     show(plan, config, "db1", Plain(out), printer)
@@ -268,7 +268,7 @@ def stretch(source: Bucket, first: str, last: str, table: str = "a") -> list[str
     """The GTIDs of what a stretch of one table takes back."""
     wanted = (("shop", table),)
     config = asked(from_gtid=first, to_gtid=last, tables=wanted)
-    return [hit.transaction.gtid for hit in TransactionSource(config).found(source.survey())]
+    return [hit.transaction.gtid for hit in TransactionSource(config).found(source.snapshot())]
 
 
 LONG = history(*(change(WRITE, image(n), table="ab"[n % 2]) for n in range(1, 8)))

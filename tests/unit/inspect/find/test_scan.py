@@ -23,7 +23,7 @@ from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, SearchStats
 from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.inspect.find.view import SearchContext, TextOutput
 from binlog2s3.output import Plain
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Snapshot
 from tests.binlog_writer import (
     BEGIN,
     NOW_US,
@@ -36,7 +36,7 @@ from tests.binlog_writer import (
 )
 from tests.documents import BEAT, ID, LINEAGE, NAME, like, parent_of
 from tests.property.test_paged_plan import SPAN, T0, lived, put_pages, without_pages
-from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket, workers
+from tests.snapshots import BLOCK, KEY, LAYOUT, MARIADB, Bucket, workers
 from tests.unit.binlog.test_content import rows, table_map
 
 SECOND = 1_000_000
@@ -96,7 +96,7 @@ def searched(
     chosen = replace(query or SearchQuery(wanted=ANY), **changes)  # type: ignore[arg-type]
     warnings: list[str] = []
     search = TransactionSearch(
-        bucket.survey(), chosen, threads=2, warn=warnings.append, advance=lambda _: None
+        bucket.snapshot(), chosen, threads=2, warn=warnings.append, advance=lambda _: None
     )
     return list(search.hits()), warnings, search.stats
 
@@ -146,9 +146,9 @@ def test_an_interval_costs_no_entry_of_other_binlogs(
     else:
         query = replace(query, gtids=(f"{UUID_A}:101-102",))
     warnings: list[str] = []
-    survey = Survey(Catalog(bucket, LAYOUT), workers(), span=SPAN)
+    snapshot = Snapshot(Catalog(bucket, LAYOUT), workers(), span=SPAN)
     search = TransactionSearch(
-        survey, query, threads=2, warn=warnings.append, advance=lambda _: None
+        snapshot, query, threads=2, warn=warnings.append, advance=lambda _: None
     )
     assert sorted(numbers([*search.hits()])) == [101, 102]
     assert warnings == []
@@ -191,9 +191,9 @@ def test_a_search_with_pages_finds_what_one_without_finds(
     )
     found = []
     for bucket in (history.bucket, without_pages(history.bucket)):
-        survey = Survey(Catalog(bucket, LAYOUT), workers(), span=SPAN)
+        snapshot = Snapshot(Catalog(bucket, LAYOUT), workers(), span=SPAN)
         search = TransactionSearch(
-            survey,
+            snapshot,
             query,
             threads=2,
             warn=lambda _: None,
@@ -217,7 +217,7 @@ def test_what_is_known_of_binlogs_does_not_stay_in_memory() -> None:
         alive.append(sum(isinstance(one, Facts) and bool(one.blocks) for one in gc.get_objects()))
 
     search = TransactionSearch(
-        bucket.survey(),
+        bucket.snapshot(),
         SearchQuery(wanted=ANY),
         threads=2,
         warn=lambda _: None,

@@ -1,4 +1,4 @@
-"""A bucket in memory with binlogs as a streamer leaves them, and a survey of it."""
+"""A bucket in memory with binlogs as a streamer leaves them, and a snapshot of it."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner, Transaction
 from binlog2s3.errors import ObjectMissingError
 from binlog2s3.recover.model import Checked, PlanPiece
-from binlog2s3.recover.snapshot import Advance, Survey
+from binlog2s3.recover.snapshot import Advance, Snapshot
 from binlog2s3.workers import Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, like, turn_of
@@ -102,8 +102,8 @@ class Bucket(MemoryStore):
         if beat.lineage is not None:
             self.put(LAYOUT.turn(beat.generation), turn_of(beat).to_json())
 
-    def survey(self, advance: Advance = lambda _, __: None) -> Survey:
-        return Survey(Catalog(self, LAYOUT), workers(), advance=advance)
+    def snapshot(self, advance: Advance = lambda _, __: None) -> Snapshot:
+        return Snapshot(Catalog(self, LAYOUT), workers(), advance=advance)
 
 
 class Leaky(Bucket):
