@@ -90,6 +90,7 @@ class Tracking:
         self._server_uuid = ""
         self._described = False
         self._covered_before: datetime | None = None
+        self._left: tuple[str, Coverage] | None = None  # the lineage that was left, by its id
         self._rotates_to: BinlogName | None = (
             None  # the end of the binlog before the first one taken in
         )
@@ -165,7 +166,10 @@ class Tracking:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
         self.lineage, self._described = lineage, described
-        self.coverage = Coverage(known_end.position, known_end.incomplete)
+        durable = known_end.position
+        if self._left is not None and self._left[0] == lineage.id and self._uploads.is_behind:
+            durable = self._left[1].durable  # the rest of what is known is still on its way
+        self.coverage = Coverage(durable, known_end.incomplete)
         self._uploads.open(lineage.id, self.coverage)
         if known_end.track is not None:
             self.admit(known_end.track)
@@ -190,8 +194,9 @@ class Tracking:
         for track in [*self._open]:
             self.abandon(track)
         self._uploads.end_history()
-        if self.coverage is not None:
+        if self.lineage is not None and self.coverage is not None:
             self._covered_before = self.coverage.until
+            self._left = self.lineage.id, self.coverage
         for track in self._waiting:
             _log.warning("left in the spool: nothing proves its history", binlog=track.name)
         self._waiting.clear()

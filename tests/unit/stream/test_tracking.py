@@ -52,7 +52,7 @@ def binlog(
 
 
 class Bench:
-    """An tracking over a store in memory, with workers that work when they are told to."""
+    """`Tracking` over a store in memory, with workers that work when they are told to."""
 
     def __init__(self, directory: Path) -> None:
         self.store = MemoryStore(min_part_bytes=1)
@@ -192,6 +192,23 @@ def test_nothing_is_uploaded_before_its_lineage_is_described(bench: Bench) -> No
     bench.settle()
     assert bench.tracking.done
     assert bench.readable(lineage) == {"b.000001": "open"}
+
+
+def test_what_is_still_on_its_way_is_not_durable(bench: Bench) -> None:
+    """Another server took over and wrote nothing; then the first one is back."""
+    begin(bench)
+    lineage, known_end = bench.lineage, bench.tracking.end
+    assert known_end is not None
+    assert known_end.size > 0
+    bench.tracking.begin(UUID_B, "mysql", None)
+    bench.tracking.resume(known_end)
+    assert bench.tracking.coverage is not None
+    assert bench.tracking.coverage.durable is None
+    bench.settle()
+    assert bench.readable(lineage) == {"b.000001": "open"}
+    bench.tracking.begin(UUID_B, "mysql", None)
+    bench.tracking.resume(known_end)
+    assert bench.tracking.coverage.durable == known_end.position
 
 
 def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
