@@ -39,7 +39,7 @@ class Disk:
 
 
 class Presses:
-    """An tracking and its uploads, which are pressed or not."""
+    """`Tracking` and its uploads, which are pressed or not."""
 
     def __init__(self) -> None:
         self.pressed: list[bool] = []
