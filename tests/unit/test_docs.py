@@ -71,7 +71,7 @@ OF_OTHERS = {
         --versioning-configuration""",
     "az": "--enable-oidc-issuer",
     "docker and kubectl": """--build-arg --build-context --cap-drop --filename --from-file --name
-        --namespace --output --read-only --rm --security-opt --wait""",
+        --namespace --output --read-only --restart --rm --security-opt --wait""",
     "helm": "--values",
     "mysql": "--binary-mode --defaults-file --no-defaults --silent --socket --ssl-mode",
     "mysqlbinlog": """--base64-output --exclude-gtids --host --port --raw --read-from-remote-server
