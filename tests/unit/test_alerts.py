@@ -125,6 +125,18 @@ def test_each_alert_leads_to_its_section() -> None:
     assert sections == set(rules())
 
 
+def test_the_table_of_alerts_is_that_of_the_rules() -> None:
+    """Each rule with its severity, how long it must hold, and its expression."""
+    page_of_alerts = (DOCS / "guides/alerts.md").read_text(encoding="utf-8")
+    expected = []
+    for alert, rule in rules().items():
+        severity = re.findall(r"severity: (\w+)\n", rule)
+        wait = re.findall(r"(?m)^        for: (\S+)$", rule) or ["at once"]
+        shown = expression(rule).replace("|", r"\|")
+        expected.append([f"[{alert}](#{alert.lower()})", *severity, *wait, f"`{shown}`"])
+    assert list(rows(page_of_alerts, "alert")) == expected
+
+
 def test_each_alert_is_seen_to_fire() -> None:
     """By the rules' own test, which names no other one."""
     fires = set()

@@ -71,19 +71,20 @@ OF_OTHERS = {
         --versioning-configuration""",
     "az": "--enable-oidc-issuer",
     "docker and kubectl": """--build-arg --build-context --cap-drop --filename --from-file --name
-        --namespace --output --read-only --restart --rm --security-opt --wait""",
+        --namespace --output --read-only --restart --rm --security-opt --tmpfs --wait""",
     "helm": "--values",
     "mysql": "--binary-mode --defaults-file --no-defaults --silent --socket --ssl-mode",
     "mysqlbinlog": """--base64-output --exclude-gtids --host --port --raw --read-from-remote-server
         --start-position --stop-never --stop-position --to-last-log --verbose
         --verify-binlog-checksum""",
     "mysqld": """--auth-root-authentication-method --enforce-gtid-consistency --gtid-mode
-        --initialize-insecure --skip-replica-start --skip-slave-start --upgrade --user""",
+        --initialize-insecure --replica-parallel-workers --skip-replica-start
+        --skip-slave-start --slave-parallel-threads --upgrade --user""",
     "mysqldump and mariadb-dump": """--all-databases --compact --databases --dump-history
         --events --master-data --no-create-info --no-data --routines --set-gtid-purged
         --single-transaction --skip-add-drop-table --skip-dump-history --skip-triggers
         --skip-tz-utc --source-data --triggers""",
-    "pipx and systemctl": "--global --now",
+    "pipx and systemctl": "--force --global --now",
     "pmm-admin": "--external-name --listen-port --metrics-path --scheme --service-name",
     "tools of the comparison": "--flashback --with-history",
     "xtrabackup": "--backup --decompress --prepare --remove-original --stream --target-dir",
