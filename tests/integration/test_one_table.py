@@ -5,7 +5,7 @@ The source and the streamer are gone. Its tables at each goal were looked at bef
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.world.servers import (
     MariadbImageServer,
     dump_of,
     executed,
+    load,
     locked,
     restored,
 )
@@ -264,6 +265,31 @@ def test_mysql_without_gtids(
 def _is_at_rest(server: MysqlServer) -> bool:
     """No thread of a replica applies anything."""
     return not [row for row in server.query("SHOW PROCESSLIST") if "applying" in str(row).lower()]
+
+
+def test_a_session_in_another_character_set(
+    mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """It exchanges the table under a name that looks different in its bytes: refused."""
+    with streamed(mysql_binaries, minio, bucket, disk_tmp_path, options=OPTIONS) as place:
+        place.source.query(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.таблица (id INT PRIMARY KEY)",
+            "CREATE TABLE shop.new (id INT PRIMARY KEY)",
+        )
+        dump_of(place.source, place.folder / "dump.sql")
+        server = place.another()
+        server.query("RESET BINARY LOGS AND GTIDS")
+        load(server, place.folder / "dump.sql")
+        with closing(place.source.connect(charset="cp1251")) as session:
+            session.cursor().execute("INSERT INTO shop.new VALUES (7)")
+            session.cursor().execute(
+                "RENAME TABLE shop.таблица TO shop.old, shop.new TO shop.таблица"
+            )
+        place.wait()
+        goal = ["--dry-run", f"--from-backup={place.folder / 'dump.sql'}", "--latest"]
+        said = place.recovery.refused(server, "--table=shop.таблица", *goal)
+        assert "--table cannot be applied safely: 1 statement exchanges rows" in said
 
 
 def status_of(server: MysqlServer) -> str:
