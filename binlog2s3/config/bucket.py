@@ -63,6 +63,17 @@ def reading(source: str, *, required: bool = True, otherwise: str = "") -> tuple
     )
 
 
+def reading_words(s3: S3Config, source: str) -> list[str]:
+    """The options of `reading`, as words of a command line that say the same as this config."""
+    words = ["--source", source, "--s3-url", url(s3)]
+    for name in _READING:
+        option = BY_NAME[name]
+        value = getattr(s3, option.field)
+        if value is not None:
+            words += [f"--{name}", str(value)]
+    return words
+
+
 def for_streaming(s3: S3Config) -> StoreConfig:
     """The store's settings for a command that writes the archive."""
     return StoreConfig(

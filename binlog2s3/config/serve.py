@@ -128,7 +128,8 @@ class ServeConfig:
         str | None,
         Option(
             "HOST:PORT",
-            "Address for GET /health, /live, /metrics and /status, e.g. 127.0.0.1:9276.",
+            "Address for GET /health, /live, /metrics, /status and the page at /, e.g. "
+            "127.0.0.1:9276.",
             "listen",
         ),
     ] = None

@@ -354,8 +354,8 @@ class StreamConfig:
         str | None,
         Option(
             "HOST:PORT",
-            "Address for GET /health, /live, /metrics and /status, e.g. 127.0.0.1:9275; an IPv6 "
-            "address is in brackets.",
+            "Address for GET /health, /live, /metrics, /status and the page at /, e.g. "
+            "127.0.0.1:9275; an IPv6 address is in brackets.",
             "listen",
         ),
     ] = None

@@ -34,6 +34,7 @@ from binlog2s3.serve.dump import ServedDump, SharedBlocks
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
 from binlog2s3.status.http import Listener
+from binlog2s3.status.page import ReportPage, report_command
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
 
@@ -74,13 +75,22 @@ def run(config: ServeConfig) -> int:
         stack.enter_context(source)
         serving.source = source
         if config.status_listen is not None:
-            listener = Listener(applications(serving.status), option="--status-listen")
+            listener = Listener(
+                applications(serving.status, _page(config)), option="--status-listen"
+            )
             stack.callback(listener.close)
             listener.listen_tcp(*split_listen(config.status_listen))
         _log.info("serving", host=source.address[0], port=source.address[1], what=history.name)
         while not stop.wait(_SIGNAL_SECONDS):
             pass  # a signal that came just before the wait is heard after it
     return stop.exit_code
+
+
+def _page(config: ServeConfig) -> ReportPage | None:
+    """What answers /; None if a directory is served."""
+    if config.s3 is None or config.source is None:
+        return None
+    return ReportPage(report_command(config.s3, config.source))
 
 
 class Serving:

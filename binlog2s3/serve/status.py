@@ -10,15 +10,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from binlog2s3.status.http import send_json, send_line, send_text
+from binlog2s3.status.http import send_json, send_line
 
-_INDEX = """binlog2s3 serve
-
-/health    200, or 503 if something is wrong
-/live      200
-/metrics   for Prometheus
-/status    everything, as JSON
-"""
+_NO_PAGE = "a directory has no page: the paths are /health, /live, /metrics and /status"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +65,10 @@ class ServeStatus:
         return not (self.problem or self.error)
 
 
-def applications(current: Callable[[], ServeStatus]) -> Mapping[str, WSGIApplication]:
-    """What answers on --status-listen."""
+def applications(
+    current: Callable[[], ServeStatus], page: WSGIApplication | None
+) -> Mapping[str, WSGIApplication]:
+    """What answers on --status-listen; `page` at /, None: there is no bucket that it could show."""
 
     def found(status: ServeStatus) -> tuple[HTTPStatus, dict[str, Any]]:
         code = HTTPStatus.OK if status.healthy else HTTPStatus.SERVICE_UNAVAILABLE
@@ -89,10 +85,13 @@ def applications(current: Callable[[], ServeStatus]) -> Mapping[str, WSGIApplica
     def whole(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         return send_json(start, HTTPStatus.OK, found(current())[1])
 
+    def no_page(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        return send_line(start, HTTPStatus.NOT_FOUND, _NO_PAGE)
+
     registry = CollectorRegistry()
     registry.register(_Collector(current))
     return {
-        "/": lambda _, start: send_text(start, HTTPStatus.OK, _INDEX),
+        "/": page or no_page,
         "/health": health,
         "/live": live,
         "/metrics": make_wsgi_app(registry),

@@ -1,5 +1,6 @@
 """Answers requests for the streamer's status over HTTP, on the spool's Unix socket and on TCP.
 
+    GET /          the page of `report`, see `page`
     GET /health    200, or 503 if something is critical, with a small JSON document
     GET /live      200, or 503 if only a restart would help: the main loop hangs
     GET /metrics   for Prometheus, see `metrics`
@@ -60,27 +61,18 @@ _BACKLOG = 64
 _HANGS = ("stuck", "stale")
 _MOST_UNREAD = 64 << 10
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (\S+) HTTP/1\.[01]\r?")
-_INDEX = """binlog2s3 stream
-
-/health    200, or 503 if something is critical
-/live      200, or 503 if the streamer hangs
-/metrics   for Prometheus
-/status    everything, as JSON
-"""
 
 
 # Applications
 
 
-def send_text(start: StartResponse, code: HTTPStatus, text: str) -> list[bytes]:
-    """Answer with a text, which ends with a line feed."""
-    start(f"{code.value} {code.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
-    return [text.encode("utf-8", "replace")]
-
-
-def send_line(start: StartResponse, code: HTTPStatus, said: str) -> list[bytes]:
-    """Answer with what somebody said, as one line."""
-    return send_text(start, code, f"{one_line(said)}\n")
+def send_line(
+    start: StartResponse, code: HTTPStatus, said: str, *more: tuple[str, str]
+) -> list[bytes]:
+    """Answer with what somebody said, as one line; `more` are headers."""
+    plain = ("Content-Type", "text/plain; charset=utf-8")
+    start(f"{code.value} {code.phrase}", [plain, *more])
+    return [f"{one_line(said)}\n".encode("utf-8", "replace")]
 
 
 def send_json(start: StartResponse, code: HTTPStatus, found: object) -> list[bytes]:
@@ -92,12 +84,13 @@ def send_json(start: StartResponse, code: HTTPStatus, found: object) -> list[byt
 def applications(
     current: Callable[[], Status],
     *,
+    page: WSGIApplication,
     own: Timings | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Mapping[str, WSGIApplication]:
     """Those of a streamer; `current` returns its Status, and any thread may call it.
 
-    `own`: what the process knows of itself, for /metrics.
+    `page` answers /. `own`: what the process knows of itself, for /metrics.
     """
 
     def fresh() -> Status:
@@ -131,7 +124,7 @@ def applications(
         return send_json(start, HTTPStatus.OK, document(fresh()))
 
     return {
-        "/": lambda _, start: send_text(start, HTTPStatus.OK, _INDEX),
+        "/": page,
         "/health": health,
         "/live": live,
         "/metrics": make_wsgi_app(registry_of(fresh, own or Timings())),
@@ -378,7 +371,7 @@ def _refused(method: str, is_path: bool, size: int) -> tuple[HTTPStatus, str] | 
     if not method:
         return HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.0 or HTTP/1.1 request"
     if not is_path:
-        return HTTPStatus.NOT_FOUND, "the paths are /health, /live, /metrics and /status"
+        return HTTPStatus.NOT_FOUND, "the paths are /, /health, /live, /metrics and /status"
     if method not in ("GET", "HEAD"):
         return HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed"
     return None

@@ -23,6 +23,7 @@ from binlog2s3.server.login import CHMOD, readable_by_others
 from binlog2s3.status.http import Listener, applications
 from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status
+from binlog2s3.status.page import ReportPage, report_command
 from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.ping import DeadMan
@@ -128,7 +129,8 @@ def _shown(
     It also tells systemd the status.
     """
     board = Board(look)
-    listener = Listener(applications(board.current, own=own))
+    page = ReportPage(report_command(config.s3, config.stream.source))
+    listener = Listener(applications(board.current, page=page, own=own))
     deadman = None
     try:
         if config.stream.metrics_listen is not None:

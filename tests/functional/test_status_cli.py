@@ -31,6 +31,7 @@ from binlog2s3.errors import ConfigError
 from binlog2s3.status.ask import SOCKET
 from binlog2s3.status.http import Listener, applications
 from binlog2s3.status.model import Lag, Purge, Status, Trouble
+from binlog2s3.status.page import ReportPage
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE
 from tests import command
@@ -53,7 +54,9 @@ class Streamer:
 
     def __init__(self, spool: Path, status: Status) -> None:
         self.status = status
-        self._listener = Listener(applications(lambda: replace(self.status, at=datetime.now(UTC))))
+        self._listener = Listener(
+            applications(lambda: replace(self.status, at=datetime.now(UTC)), page=ReportPage(()))
+        )
         self._listener.listen_socket(spool)
 
     def close(self) -> None:
@@ -511,7 +514,7 @@ def test_a_dumb_terminal_gets_lines(spool: Path) -> None:
 def test_an_old_status_of_a_frozen_streamer(spool: Path) -> None:
     """One that hangs may still answer with what it knew: how old that is, is said."""
     old = replace(IDLE, at=datetime.now(UTC) - timedelta(minutes=10))
-    listener = Listener(applications(lambda: old))
+    listener = Listener(applications(lambda: old, page=ReportPage(())))
     listener.listen_socket(spool)
     with closing(listener):
         done = run("status", "--spool", str(spool))

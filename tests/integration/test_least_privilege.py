@@ -285,6 +285,15 @@ def test_the_buckets_commands(
     assert looked_at(minio, bucket, rights) == {}
 
 
+@pytest.mark.parametrize("name", ["streamer", "serve", "reader"])
+def test_who_makes_the_page_may(mysql_world: World, name: str) -> None:
+    """The streamer's keys, and those of `serve`, are enough for the page that they show at /."""
+    rights = policy(name, mysql_world.bucket)
+    done = mysql_world.run(rights, "report", "--html=-", f"--source={SOURCE}")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.startswith("<!doctype html>")
+
+
 # Each statement is needed
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self
@@ -77,6 +78,25 @@ def without_gtids(document: Document) -> Document:
     if server["position"]:
         short["server"]["position"] = {**server["position"], "gtid_set": ""}
     return short
+
+
+def test_the_page_at_the_root(mysql: MysqlServer, start: Start) -> None:
+    """What `report` writes of this source, the same on both ways, while the streamer is well."""
+    monitor = Monitor()
+    with start(mysql, **monitor.options) as stream:
+        local = Monitor(stream.spool / "status.sock")
+        monitor.wait_until_well()
+
+        def made() -> bytes | None:
+            code, body = monitor.get("/")
+            assert code == HTTPStatus.OK or b"is being made" in body, body
+            return body if code == HTTPStatus.OK else None
+
+        page = wait_until(made, what="the page")
+        assert page.startswith(b"<!doctype html>")
+        assert b"<title>test: recovery report</title>" in page
+        assert monitor.get("/") == local.get("/") == (HTTPStatus.OK, page)
+        assert monitor.is_well()
 
 
 @pytest.mark.gate

@@ -30,7 +30,7 @@ TROUBLES = page("troubles")
 DASHBOARD = json.loads((DOCS / "grafana-dashboard.json").read_text(encoding="utf-8"))
 NAME = r"\b(?:binlog2s3|process)_[a-z][a-z0-9_]*"
 LABELS = {metric.name: {"source", *metric.labels} for metric in METRICS}
-(METRICS_OF_SERVE,) = applications(lambda: STATUS_OF)["/metrics"](
+(METRICS_OF_SERVE,) = applications(lambda: STATUS_OF, None)["/metrics"](
     {"REQUEST_METHOD": "GET", "PATH_INFO": "/"},
     lambda *_: None,  # type: ignore[arg-type,return-value]
 )

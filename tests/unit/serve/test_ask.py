@@ -122,7 +122,7 @@ def printed(status: ServeStatus) -> list[str]:
 @pytest.mark.parametrize("path", ["", "/", "/status", "/status/"])
 def test_what_serve_answers_is_understood(path: str) -> None:
     """By the listener of `serve` itself; the URL may name its root or /status."""
-    listener = Listener(applications(lambda: STATUS_OF), option="--x")
+    listener = Listener(applications(lambda: STATUS_OF, None), option="--x")
     port = listener.listen_tcp("127.0.0.1", 0)
     try:
         document, status = ask_serve(f"http://localhost:{port}{path}")

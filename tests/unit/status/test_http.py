@@ -28,6 +28,7 @@ from binlog2s3.status.ask import SOCKET, Unanswered
 from binlog2s3.status.document import document
 from binlog2s3.status.http import CONNECTIONS, STALE_SECONDS, Listener, applications
 from binlog2s3.status.model import Lag, Status, Trouble
+from binlog2s3.status.page import ReportPage
 from tests.waiting import wait_until
 
 Serve = Callable[..., Listener]
@@ -62,7 +63,10 @@ def serve() -> Iterator[Serve]:
             clock: Callable[[], datetime] = lambda: AT,
             request_seconds: float = 600.0,
         ) -> Listener:
-            listener = Listener(applications(current, clock=clock), request_seconds=request_seconds)
+            listener = Listener(
+                applications(current, page=ReportPage(()), clock=clock),
+                request_seconds=request_seconds,
+            )
             made.callback(listener.close)
             return listener
 
@@ -233,7 +237,7 @@ def test_other_paths_are_not_found(serve: Serve, path: str) -> None:
     port = serve().listen_tcp("127.0.0.1", 0)
     head, _, body = raw(port, f"GET {path} HTTP/1.1\r\n\r\n".encode()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 404 ")
-    assert body == b"the paths are /health, /live, /metrics and /status\n"
+    assert body == b"the paths are /, /health, /live, /metrics and /status\n"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
@@ -303,7 +307,7 @@ def test_a_request_that_does_not_end_is_cut(serve: Serve, sent: bytes) -> None:
 def test_a_status_that_cannot_be_made_is_an_answer(
     serve: Serve, log: io.StringIO, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """503 with one line, a warning in the log, no traceback; and the index still answers."""
+    """503 with one line, a warning in the log, no traceback; and the listener goes on."""
 
     def fail() -> Status:
         raise KeyError("no\nstatus")
@@ -313,7 +317,7 @@ def test_a_status_that_cannot_be_made_is_an_answer(
         code, headers, body = request(port, path)
         assert (code, headers["Content-Type"]) == (503, "text/plain; charset=utf-8")
         assert body == b"the status could not be made: KeyError: 'no\\nstatus'\n"
-    assert request(port, "/")[0] == 200
+    assert request(port, "/nothing")[0] == 404
     assert [line["message"] for line in lines(log) if line["level"] == "warning"] == [
         "status could not be made"
     ] * 3

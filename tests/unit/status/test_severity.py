@@ -32,6 +32,7 @@ from binlog2s3.status.model import (
     urgency,
 )
 from binlog2s3.status.nagios import CODES, Thresholds, verdict, verdict_of_all
+from binlog2s3.status.page import ReportPage
 from binlog2s3.status.text import counts_of, line_of_all, print_status, style_of
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -176,7 +177,7 @@ def test_a_gap_is_a_warning_with_what_to_do(
     print_status(status, Plain(page), now=NOW)
     said = [page.getvalue(), verdict(status, Thresholds()).line]
     assert ["take a new base backup" in text for text in said] == [is_news] * 2
-    listener = Listener(applications(lambda: status, clock=lambda: NOW))
+    listener = Listener(applications(lambda: status, page=ReportPage(()), clock=lambda: NOW))
     listener.listen_socket(tmp_path)
     try:
         well, text = ask_health(tmp_path)
