@@ -3,6 +3,7 @@
     python -m bench.catchup                                  # all of it, half an hour
     python -m bench.catchup --megabytes 20 --rounds 1        # a first look; kept nowhere
     python -m bench.catchup --rows 8000 --links far --option concurrency=16
+    python -m bench.catchup --rows 8000 --links near --binlogs 1000 --rounds 1
 
 These ways move the same binlogs, one after the other, in each round:
 
@@ -134,9 +135,9 @@ class _CountingMinio(MinioServer):
         return {**super()._environment(), "MINIO_PROMETHEUS_AUTH_TYPE": "public"}
 
 
-def transactions_each(megabytes: int, row_bytes: int) -> int:
+def transactions_each(megabytes: int, row_bytes: int, binlogs: int) -> int:
     """How many rows each writer inserts into each binlog, for so much in all; at least one."""
-    return max(1, round(megabytes * 1e6 / BINLOGS / WRITERS / (row_bytes + EVENT_BYTES)))
+    return max(1, round(megabytes * 1e6 / binlogs / WRITERS / (row_bytes + EVENT_BYTES)))
 
 
 def requests_in(metrics: str) -> dict[str, int]:
@@ -175,7 +176,12 @@ def medians(runs: Sequence[Run]) -> dict[str, Any]:
 
 @contextmanager
 def backlog(
-    folder: Path, row_bytes: int, megabytes: int, *, binaries: ServerBinaries | None = None
+    folder: Path,
+    row_bytes: int,
+    megabytes: int,
+    binlogs: int = BINLOGS,
+    *,
+    binaries: ServerBinaries | None = None,
 ) -> Iterator[Backlog]:
     """A server that has written the backlog; its table is gone again, to spare the disk."""
     options = [*RELAXED, "--max-binlog-size=1G"]
@@ -183,19 +189,19 @@ def backlog(
     kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
     with kind(binaries, folder / "mysql", options=options) as server:
         server.query(*SCHEMA)
-        many = transactions_each(megabytes, row_bytes)
+        many = transactions_each(megabytes, row_bytes, binlogs)
 
         def write(call: tuple[int, int]) -> None:
             writer, binlog = call
             server.query(f"CALL bench.work({writer}, {binlog * many}, {many}, {row_bytes})")
 
         with ThreadPoolExecutor(WRITERS) as pool:
-            for binlog in range(BINLOGS):
+            for binlog in range(binlogs):
                 list(pool.map(write, [(writer, binlog) for writer in range(WRITERS)]))
                 server.query("FLUSH BINARY LOGS")
         server.query("SET sql_log_bin = 0", "DROP DATABASE bench")
-        binlogs = closed_binlogs(server, flush=False)
-        yield Backlog(server=server, row_bytes=row_bytes, binlogs=binlogs)
+        closed = closed_binlogs(server, flush=False)
+        yield Backlog(server=server, row_bytes=row_bytes, binlogs=closed)
 
 
 @contextmanager
@@ -407,7 +413,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     more = dict(option.split("=", 1) for option in given.option)
     # figures of a first look, or of other options, must not get into the document
     kept = given.results != RESULTS or (
-        given.megabytes >= MEGABYTES and given.rounds >= ROUNDS and not more
+        given.megabytes >= MEGABYTES
+        and given.rounds >= ROUNDS
+        and given.binlogs == BINLOGS
+        and not more
     )
     try:
         programs = peers()
@@ -419,7 +428,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             with (
                 temporary_directory("binlog2s3-catchup-") as folder,
-                backlog(folder, row_bytes, given.megabytes) as waiting,
+                backlog(folder, row_bytes, given.megabytes, given.binlogs) as waiting,
             ):
                 for link in links:
                     result = measure(waiting, link, programs, rounds=given.rounds, more=more)
@@ -439,6 +448,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="of binlogs, about")
+    parser.add_argument("--binlogs", type=int, default=BINLOGS, help="so many; only 4 are kept")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="bytes of a row")
     parser.add_argument("--links", nargs="+", choices=LINKS, default=LINKS)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="the medians are of these")
