@@ -35,7 +35,10 @@ def start_streamer(
     *,
     more: Mapping[str, object],
 ) -> "subprocess.Popen[bytes]":
-    """Start binlog2s3 with `more` options; its log is `stream.log` in the folder."""
+    """Start binlog2s3 with `more` options; its log is `stream.log` in the folder.
+
+    Its environment has what the systemd units and the image have: few arenas of malloc.
+    """
     options = {
         "source": where.source,
         "mysql-host": "127.0.0.1",
@@ -52,7 +55,7 @@ def start_streamer(
     }
     argv = [sys.executable, "-m", "binlog2s3", "stream"]
     argv += [f"--{name}={value}" for name, value in options.items()]
-    keys = environment_for(where.access_key, where.secret_key)
+    keys = {**environment_for(where.access_key, where.secret_key), "MALLOC_ARENA_MAX": "2"}
     return spawn(argv, folder / "stream.log", environment=keys)
 
 

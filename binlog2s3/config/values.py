@@ -245,7 +245,7 @@ class S3Config:
     ] = MIN_PART_SIZE
     concurrency: Annotated[
         int, Option("N", "Most requests at the same time.", least=1, most=256)
-    ] = 16
+    ] = 32
     max_bandwidth: Annotated[
         int | None,
         Option(

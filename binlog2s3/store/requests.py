@@ -559,7 +559,7 @@ def size_of(body: Body | bytes) -> int:
 
 def _blocks(body: Body | bytes) -> Iterator[bytes]:
     with closing(_open(body)) as reader:
-        yield from iter(lambda: reader.read(BLOCK_BYTES), b"")
+        yield from iter(lambda: reader.read(BODY_BLOCK), b"")
 
 
 def crc64_of(body: Body | bytes) -> int:

@@ -10,6 +10,9 @@ _WINDOW_SECONDS = 2.0
 _WEIGHT = 0.3
 _TELLING = 512 << 10
 _LONGEST_FLUSH = 10.0
+_PARTS_SECONDS = 5.0
+AT_A_TIME = 15
+"""Large bodies, or copies, on their way at a time if the link is not known to carry more."""
 _TWICE, _BACK = 2.1, 3.0
 """So many times the growth must fit: below the first flushes get rarer, from the second on not."""
 
@@ -95,6 +98,8 @@ class UploadPace:
 
     - `most`: so many full chunks are sent at a time. Seven that share a slow link arrive together,
       and until then none of them is durable.
+    - `parts`: so many parts are sent at a time. Far away a connection carries little, and more of
+      them carry more; over a slow link each one would only take longer.
     - `bytes_per_second`: what all uploads together reached lately; 0 if that is not known yet.
     - `flush_interval`: seconds between two small chunks. A byte that is sent in a small chunk is
       sent again in the full one. If the link cannot carry both, the interval is 10 s, or what was
@@ -107,7 +112,7 @@ class UploadPace:
         self._asked_for = flush_interval
         self._growth: float | None = None
         self._measured: tuple[float, int] | None = None
-        self.most = self._greatest
+        self.most = min(AT_A_TIME, self._greatest)
         self.bytes_per_second = 0.0
         self.flush_interval = flush_interval
 
@@ -119,6 +124,10 @@ class UploadPace:
     def carries(self, size: int, seconds: float) -> bool:
         """Whether the link carries so many bytes in this time; False if that is not known yet."""
         return size <= self.bytes_per_second * seconds
+
+    def parts(self, length: int) -> int:
+        """So many parts of this many bytes at a time: what the link carries in five seconds."""
+        return max(AT_A_TIME, int(self.bytes_per_second * _PARTS_SECONDS / length))
 
     def sent(self, size: int, seconds: float, at_a_time: int) -> None:
         """Learn from bytes that arrived while so many full chunks and parts were on their way.

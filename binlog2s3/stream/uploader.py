@@ -69,7 +69,7 @@ from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
-from binlog2s3.stream.upload_counts import Counts, Failing, UploadPace
+from binlog2s3.stream.upload_counts import AT_A_TIME, Counts, Failing, UploadPace
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
@@ -470,7 +470,7 @@ class Uploader:
             free = self._workers.count - self._workers.busy
             if free <= (0 if isinstance(action, Flush | Look) else self._reserved):
                 continue
-            if isinstance(action, PutChunk) and self._flying(PutChunk) >= self._most_full_chunks:
+            if self._are_enough(action):
                 continue
             if isinstance(action, PutEntry) and (
                 self._comes_after_another(job) or (job.is_taken and not job.is_past)
@@ -509,6 +509,14 @@ class Uploader:
     def _flying(self, kind: UnionType | type[Action]) -> int:
         jobs = self._jobs.values()
         return sum(isinstance(action, kind) for job in jobs for action in job.flying)
+
+    def _are_enough(self, action: Action) -> bool:
+        """Whether as many of its kind are on their way as the link, or the store, should get."""
+        if isinstance(action, PutChunk):
+            return self._flying(PutChunk) >= self._most_full_chunks
+        if isinstance(action, PutPart):
+            return self._flying(PutPart) >= self.pace.parts(action.brings)
+        return isinstance(action, CopyPart) and self._flying(CopyPart) >= AT_A_TIME
 
     @property
     def _most_full_chunks(self) -> int:

@@ -41,14 +41,14 @@ def test_what_is_in_force(tmp_path: Path) -> None:
         "addressing_style": "auto",
         "checksum": "auto",
         "part_size": 5 << 20,
-        "concurrency": 16,
+        "concurrency": 32,
     }
     assert found["target"] == {"host": "t", "connect_timeout": 10}
     for line in (
         'host = "j"  # --mysql-host\n',
         'region = "b"  # BINLOG2S3_REGION\n',
         f'user = "u"  # [mysql] user of {file}\n',
-        "concurrency = 16  # default\n",
+        "concurrency = 32  # default\n",
     ):
         assert line in done.stdout
     assert SECRET not in done.stdout

@@ -24,7 +24,7 @@ from binlog2s3.stream.actions import (
     PutWhole,
 )
 from binlog2s3.stream.archive_end import archive_end
-from binlog2s3.stream.upload_counts import UploadPace
+from binlog2s3.stream.upload_counts import AT_A_TIME, UploadPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World, freed_before
 
@@ -259,6 +259,23 @@ def test_the_pace_of_full_chunks() -> None:
         assert pace.most == most
     alone.took(60)
     assert alone.most == 1
+    far = UploadPace(64, 1.0)
+    assert far.most == AT_A_TIME  # more when it is known that the link takes them
+    for _ in range(10):
+        far.took(0.2)
+    assert far.most == AT_A_TIME + 10
+
+
+def test_the_number_of_parts_follows_the_link() -> None:
+    """5 MiB in 0.7 s each, 15 at a time, is a link for more; 5 MiB a second in all is not."""
+    length = 5 << 20
+    unknown, far, slow = (UploadPace(64, 1.0) for _ in range(3))
+    for _ in range(30):
+        far.sent(length, 0.7, 15)
+        slow.sent(length, 15.0, 15)
+    assert unknown.parts(length) == slow.parts(length) == AT_A_TIME
+    assert far.parts(length) > 64
+    assert far.parts(16 * length) == AT_A_TIME
 
 
 def test_flushes_are_rarer_over_a_link_that_cannot_carry_each_byte_twice() -> None:
