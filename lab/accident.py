@@ -23,7 +23,7 @@ from typing import NoReturn
 from lab import get
 from lab.cache import Unavailable
 from lab.child import ServerFailedError
-from lab.company import CompanyFailedError, Site, company, server_of, wait_for
+from lab.company import CompanyFailedError, Site, company, now, server_of, wait_for
 from lab.disk import temporary_directory
 from lab.mysql import MariadbServer
 
@@ -31,7 +31,11 @@ from lab.mysql import MariadbServer
 def dropped_table(site: Site) -> None:
     """A table is dropped by mistake, and work goes on."""
     site.remember("before the mistake")
+    second = now(site.source)[:19]  # what was defined before is not of the same second, on MariaDB
+    wait_for(lambda: now(site.source)[:19] > second, "the next second")
+    began = now(site.source)
     site.source.query("SET foreign_key_checks = 0", "DROP TABLE shop.orders")
+    site.variables["WHEN"] = f"{began}/{now(site.source)}"
     site.note("where are the orders?")
     site.flush()
     site.note("still looking")

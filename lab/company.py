@@ -150,8 +150,7 @@ class Site:
         asked = server or self.source
         row = asked.query("SHOW MASTER STATUS" if self.is_mariadb else "SHOW BINARY LOG STATUS")[0]
         uuid = "" if self.is_mariadb else str(asked.query("SELECT @@server_uuid")[0][0])
-        ((now,),) = asked.query("SELECT DATE_FORMAT(UTC_TIMESTAMP(6), '%Y-%m-%dT%H:%i:%s.%fZ')")
-        self.arrives(uuid, str(row[0]), int(row[1]), str(now), self.streamers[-1].check)
+        self.arrives(uuid, str(row[0]), int(row[1]), now(asked), self.streamers[-1].check)
 
     def arrives(
         self,
@@ -321,6 +320,7 @@ def company(
             "LIVE": "",
             "DB": "shop",
             "TABLE": "orders",
+            "WHEN": "",
             "LATER": "",
             "SNAPSHOT": "",
         }
@@ -340,6 +340,12 @@ def company(
         site.flush()
         site.trade()
         yield site
+
+
+def now(server: MysqlServer) -> str:
+    """The time by a server's clock, as the commands take it."""
+    ((text,),) = server.query("SELECT DATE_FORMAT(UTC_TIMESTAMP(6), '%Y-%m-%dT%H:%i:%s.%fZ')")
+    return str(text)
 
 
 def server_of(

@@ -52,8 +52,8 @@ class FindConfig:
         Option(
             "TYPE",
             "Transactions that do this, to the table if one is given. ddl is every definition: "
-            "CREATE, ALTER, DROP, TRUNCATE, RENAME, GRANT and so on; drop is every DROP. May be "
-            "given several times.",
+            "CREATE, ALTER, DROP, TRUNCATE, RENAME, GRANT and so on; drop is every DROP, and no "
+            "TRUNCATE. May be given several times.",
             name="type",
             otherwise="any",
         ),

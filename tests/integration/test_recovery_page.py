@@ -212,7 +212,7 @@ CASES = {
     ),
     "lost host": Case(
         accident="lost-host",
-        sections=(SETTINGS, DUMP, "lost-host", STREAM),
+        sections=(SETTINGS, DUMP, "lost-host", "lost-host: Its own settings", STREAM),
         check=check_streamed_again,
     ),
     "only the bucket": Case(
@@ -336,6 +336,7 @@ def test_the_variables_are_those_that_the_accidents_have() -> None:
         "PASSWORD_FILE",
         "DB",
         "TABLE",
+        "WHEN",
     }
     rest = "".join(one.text for one in pages if one is not block)
     assert [name for name in names if f"${name}" not in rest] == ["AWS_DEFAULT_REGION"]

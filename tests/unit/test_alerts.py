@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -154,6 +155,45 @@ def test_the_rules_do_as_their_test_says(promtool: Path) -> None:
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout
+
+
+def test_the_rules_for_timers_fire_when_they_should(promtool: Path, tmp_path: Path) -> None:
+    """monitoring.md's, for node_exporter: late, gone, failed, and nothing of a timer that runs."""
+    (block,) = re.findall(r"(?ms)^  ```yaml\n(  groups:.*?)^  ```", MONITORING)
+    (tmp_path / "timers.yml").write_text(textwrap.dedent(block))
+    trigger = "node_systemd_timer_last_trigger_seconds"
+    series = {
+        f'{trigger}{{instance="a", name="binlog2s3-prune@late.timer"}}': "0x240",
+        f'{trigger}{{instance="a", name="binlog2s3-prune@fine.timer"}}': "0+3600x240",
+        f'{trigger}{{instance="a", name="binlog2s3-verify@fine.timer"}}': "0+3600x240",
+        f'{trigger}{{instance="a", name="binlog2s3-drill@gone.timer"}}': "0x24",
+        'node_systemd_unit_state{instance="a", name="binlog2s3-prune@x.service", state="failed"}': (
+            "0x100 1x140"
+        ),
+    }
+    expected = {"Late": "prune@late.timer", "Gone": "drill@gone.timer", "Failed": "prune@x.service"}
+    names = {"Late": "TimerLate", "Gone": "TimerGone", "Failed": "UnitFailed"}
+    case = {
+        "interval": "1h",
+        "input_series": [{"series": key, "values": value} for key, value in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count by (name) (ALERTS{{alertname="{names[what]}", '
+                'alertstate="firing"})',
+                "eval_time": "120h",
+                "exp_samples": [{"labels": f'{{name="binlog2s3-{name}"}}', "value": 1}],
+            }
+            for what, name in expected.items()
+        ],
+    }
+    file = tmp_path / "test.yml"  # JSON is YAML
+    file.write_text(
+        json.dumps({"rule_files": ["timers.yml"], "evaluation_interval": "1h", "tests": [case]})
+    )
+    done = subprocess.run(
+        [promtool, "test", "rules", file], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_prometheus_understands_the_dashboards_queries(promtool: Path, tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "docs/format.md").read_text(encoding="utf-8")
 
 OF_OTHERS = {
-    "aws": """--bucket --checksum-mode --cluster-name --hostname --lifecycle-configuration
-        --only-show-errors --recursive --role-arn --service-account --username
-        --versioning-configuration""",
+    "aws": """--bucket --checksum-mode --cluster-name --hostname --key --lifecycle-configuration
+        --only-show-errors --output --prefix --query --recursive --retention --role-arn
+        --service-account --username --versioning-configuration""",
     "az": "--enable-oidc-issuer",
     "docker and kubectl": """--build-arg --build-context --cap-drop --filename --from-file --name
         --namespace --output --read-only --restart --rm --security-opt --tmpfs --wait""",
@@ -78,12 +78,13 @@ OF_OTHERS = {
         --start-position --stop-never --stop-position --to-last-log --verbose
         --verify-binlog-checksum""",
     "mysqld": """--auth-root-authentication-method --enforce-gtid-consistency --gtid-mode
-        --initialize-insecure --replica-parallel-workers --skip-replica-start
+        --initialize-insecure --replica-parallel-workers --skip-networking --skip-replica-start
         --skip-slave-start --slave-parallel-threads --upgrade --user""",
     "mysqldump and mariadb-dump": """--all-databases --compact --databases --dump-history
         --events --master-data --no-create-info --no-data --routines --set-gtid-purged
         --single-transaction --skip-add-drop-table --skip-dump-history --skip-triggers
         --skip-tz-utc --source-data --triggers""",
+    "node_exporter": "--collector",
     "pipx and systemctl": "--force --global --now",
     "pmm-admin": "--external-name --listen-port --metrics-path --scheme --service-name",
     "tools of the comparison": "--flashback --with-history",
