@@ -235,9 +235,14 @@ class MysqlServer:
         return [one for one in self.options if one.startswith(_LASTING)]
 
     def _first(self) -> list[str]:
-        """What every call of the server program begins with."""
+        """What every call of the server program begins with.
+
+        All servers of a machine share the kernel's places for asynchronous I/O (fs.aio-max-nr):
+        where many run at once, one that asks for some does not start.
+        """
         as_root = ["--user=root"] if os.geteuid() == 0 else []
-        return [str(self.binaries.server), "--no-defaults", *as_root]
+        native_aio = "--innodb-use-native-aio=OFF"
+        return [str(self.binaries.server), "--no-defaults", *as_root, native_aio]
 
     def _argv(self) -> list[str]:
         return [
