@@ -19,7 +19,7 @@ from tests.functional.open_archive import OpenArchive
 
 
 def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
-    return command.start("find", *arguments, **more)
+    return command.run("find", *arguments, **more)
 
 
 class Archive(OpenArchive):

@@ -14,7 +14,7 @@ from tests.functional.open_archive import NAME, OpenArchive
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return command.start("pitr", *arguments)
+    return command.run("pitr", *arguments)
 
 
 class Archive(OpenArchive):

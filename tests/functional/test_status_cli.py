@@ -45,7 +45,7 @@ WARNING = Trouble(code="starting", level="warning", text="not streaming yet")
 def run(
     *arguments: str, moto: MotoServer | None = None, **more: str
 ) -> "subprocess.CompletedProcess[str]":
-    return command.start(*arguments, **(moto.env() if moto else {}), **more)
+    return command.run(*arguments, **(moto.env() if moto else {}), **more)
 
 
 class Streamer:
