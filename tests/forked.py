@@ -29,7 +29,7 @@ import boto3
 
 import binlog2s3
 
-STARTED_WITH = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "MALLOC_", "SSL_", "OPENSSL_")
+STARTED_WITH = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "TMPDIR", "MALLOC_", "SSL_", "OPENSSL_")
 """Variables that a program or its libraries read when they are loaded."""
 _REQUEST = 1 << 20
 
