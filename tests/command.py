@@ -1,13 +1,21 @@
-"""binlog2s3 as users start it: a process of its own, which knows nothing of our settings."""
+"""binlog2s3 as users call it: a process of its own, which knows nothing of our settings."""
 
+import atexit
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 
 from binlog2s3.config.timing import DEFAULT, Timing
+from tests.forked import Server
+
+Done = subprocess.CompletedProcess[str]
+SECONDS = 180
 
 
 def argv(*arguments: str, timing: Timing = DEFAULT) -> list[str]:
@@ -23,22 +31,52 @@ def environment(**more: str) -> dict[str, str]:
     return given | more
 
 
-def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+def run(*arguments: str, **more: str) -> Done:
     """To its end, with `more` in its environment; it never shows a traceback."""
-    done = subprocess.run(
-        argv(*arguments),
-        capture_output=True,
-        check=False,
-        env=environment(**more),
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=180,
+    return run_in(environment(**more), *arguments)
+
+
+def run_in(given: Mapping[str, str], *arguments: str, timeout: float = SECONDS) -> Done:
+    """To its end, in just this environment: a fork (tests/forked.py) where that is the same."""
+    if not _server().serves(given):
+        return start_in(given, *arguments, timeout=timeout)
+    return _checked(_server().run(arguments, given, timeout))
+
+
+def start(*arguments: str, **more: str) -> Done:
+    """As `run`, but always started by the words that users start it with."""
+    return start_in(environment(**more), *arguments)
+
+
+def start_in(given: Mapping[str, str], *arguments: str, timeout: float = SECONDS) -> Done:
+    """As `run_in`, but always started."""
+    return _checked(
+        subprocess.run(
+            argv(*arguments),
+            capture_output=True,
+            check=False,
+            env=given,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout,
+        )
     )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
 
 
-def error(done: "subprocess.CompletedProcess[str]") -> tuple[int, str, str]:
+@cache
+def _server() -> Server:
+    made = Server()
+    atexit.register(made.close)
+    return made
+
+
+def _checked(done: "subprocess.CompletedProcess[bytes]") -> Done:
+    """As text."""
+    out, err = (io.TextIOWrapper(io.BytesIO(one)).read() for one in (done.stdout, done.stderr))
+    assert "Traceback" not in err, err
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+def error(done: Done) -> tuple[int, str, str]:
     """Exit code, message and hint of one that ended with one error."""
     found = re.search(r"^error: (.*)\nhint: (.*)\n\Z", done.stderr, re.MULTILINE)
     assert found, done.stderr

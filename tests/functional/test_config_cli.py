@@ -15,7 +15,7 @@ SECRET = "hunter2-not-to-be-seen"
 
 def test_the_example() -> None:
     """It is printed whatever is configured, and nothing else."""
-    done = command.run("config", "--example", BINLOG2S3_CONFIG="/no/such.toml")
+    done = command.start("config", "--example", BINLOG2S3_CONFIG="/no/such.toml")
     assert (done.returncode, done.stdout, done.stderr) == (0, sample.example(), "")
 
 
@@ -31,7 +31,7 @@ def test_what_is_in_force(tmp_path: Path) -> None:
     )
     environment = {"BINLOG2S3_REGION": "b", "BINLOG2S3_MYSQL_HOST": "i"}
     shown = ("config", "--show", "--config", str(file), "--mysql-host=j")
-    done = command.run(*shown, AWS_SECRET_ACCESS_KEY=SECRET, **environment)
+    done = command.start(*shown, AWS_SECRET_ACCESS_KEY=SECRET, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     found = tomllib.loads(done.stdout)
     assert found["mysql"]["host"] == "j"
@@ -56,7 +56,7 @@ def test_what_is_in_force(tmp_path: Path) -> None:
 
 def test_what_is_shown_is_judged() -> None:
     """What `stream` would refuse is refused, with the same words."""
-    done = command.run("config", "--show", "--source=a", "--s3-url=s3://bucket")
+    done = command.start("config", "--show", "--source=a", "--s3-url=s3://bucket")
     assert done.returncode == 3
     assert done.stdout == ""
     assert "error: --mysql-user is missing" in done.stderr
@@ -65,7 +65,7 @@ def test_what_is_shown_is_judged() -> None:
 @pytest.mark.parametrize("given", [(), ("--example", "--show")])
 def test_one_of_the_two(given: tuple[str, ...]) -> None:
     """`config` alone, or with both, is a usage error."""
-    done = command.run("config", *given)
+    done = command.start("config", *given)
     assert (done.returncode, done.stdout) == (2, "")
     assert "give --example or --show" in done.stderr
 
@@ -99,7 +99,7 @@ def test_bash_completes(line: str, offered: list[str], on_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("there is no bash")
-    script = command.run("completion", "bash")
+    script = command.start("completion", "bash")
     assert (script.returncode, script.stderr) == (0, "")
     words = line.split(" ")
     ask = (
@@ -122,25 +122,27 @@ def test_bash_completes(line: str, offered: list[str], on_path: Path) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_scripts(shell: str) -> None:
     """Each asks the command itself what fits, so it never grows old."""
-    done = command.run("completion", shell)
+    done = command.start("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"_BINLOG2S3_COMPLETE={shell}_complete" in done.stdout
 
 
 def test_manual_pages(tmp_path: Path) -> None:
     """One is printed, or all are written."""
-    one = command.run("man", "pitr")
+    one = command.start("man", "pitr")
     assert one.stdout.startswith('.TH "BINLOG2S3\\-PITR" 1')
-    assert command.run("man", "--output-dir", str(tmp_path)).returncode == 0
+    assert command.start("man", "--output-dir", str(tmp_path)).returncode == 0
     assert (tmp_path / "binlog2s3-pitr.1").read_text() == one.stdout
-    assert (tmp_path / "binlog2s3.1").read_text() == command.run("man").stdout
-    assert command.run("man", "nothing").returncode == 2
+    assert (tmp_path / "binlog2s3.1").read_text() == command.start("man").stdout
+    assert command.start("man", "nothing").returncode == 2
 
 
 def test_a_variable_that_is_misspelt() -> None:
     """It would not be looked at: it is named; what others call like us is left alone."""
     names = {"BINLOG2S3_MYSQL_SSL_MOD": "REQUIRED", "BINLOG2S3_PORT": "tcp://10.0.0.1:80"}
-    done = command.run("config", "--show", BINLOG2S3_VERSION="1", BINLOG2S3_SOURCE="shop", **names)
+    done = command.start(
+        "config", "--show", BINLOG2S3_VERSION="1", BINLOG2S3_SOURCE="shop", **names
+    )
     assert (
         "warning: unknown option BINLOG2S3_MYSQL_SSL_MOD; did you mean BINLOG2S3_MYSQL_SSL_MODE?"
         in done.stderr.splitlines()

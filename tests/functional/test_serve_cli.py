@@ -35,7 +35,7 @@ def test_one_thing_is_served(tmp_path: Path) -> None:
         (("--binlog-dir=/no/such",), "/no/such: no such file or directory"),
         ((), "--source is missing (or --dir, --binlog-dir)"),
     ):
-        done = command.run(*words(tmp_path, *what))
+        done = command.start(*words(tmp_path, *what))
         assert done.returncode == 3
         assert said in done.stderr
 
@@ -44,7 +44,7 @@ def test_one_thing_is_served(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_served(tmp_path: Path, option: str) -> None:
     """Exit 8, with what it is and what to do."""
     (tmp_path / "d").mkdir()
-    done = command.run(*words(tmp_path, f"--{option}={tmp_path / 'd'}"))
+    done = command.start(*words(tmp_path, f"--{option}={tmp_path / 'd'}"))
     ended = json.loads(done.stderr)
     assert done.returncode == 8
     assert str(tmp_path / "d") in ended["error"]

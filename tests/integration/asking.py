@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pymysql
 
 from lab.child import free_port
 from lab.mysql import MysqlServer
+from tests.command import run_in
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 
@@ -277,17 +277,7 @@ def command(
         if name in wanted
         for word in (name, value)
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "binlog2s3", *arguments, *given],
-        capture_output=True,
-        check=False,
-        env=stream.environment,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=timeout,
-    )
-    assert "Traceback" not in done.stderr
-    return done
+    return run_in(stream.environment, *arguments, *given, timeout=timeout)
 
 
 def told(stream: StreamProcess) -> Document:

@@ -22,6 +22,7 @@ from lab.s3 import MinioServer, environment_for
 from tests import command
 from tests.integration.small_disk import mount_small
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import their_server
 from tests.world.servers import dump_of
 from tests.world.streamed import Streamed, streamed
 
@@ -44,9 +45,8 @@ class Nights(Streamed):
 
     def argv(self, restore: str, *more: str) -> list[str]:
         words = [f"--mysqld={self.binaries.server}", f"--work-dir={self.work}"]
-        words += ["--mysqld-option=--innodb-buffer-pool-size=64M", "--ionice=none", "--json"]
-        if os.geteuid() == 0:
-            words += ["--mysqld-option=--user=root"]
+        words += [*their_server(), "--json"]
+        words += ["--nice=0", "--ionice=none"]  # or it would wait for all other tests
         return ["drill", *self.where, *words, f"--restore-command={restore}", *more]
 
     def drill(self, restore: str, *more: str) -> "subprocess.CompletedProcess[str]":
@@ -304,13 +304,13 @@ def register_copy(nights: Nights) -> str:
 def test_a_wrong_restore_command_is_told(nights: Nights) -> None:
     """The step, the end of its output, the logs; an exit code; a result; and nothing is left."""
     register_copy(nights)
-    for restore, text in (
-        ("sh -c 'echo no such backup; exit 3'", "ended with status 3: no such backup"),
+    for restore, text, *more in (
+        ("sh -c 'echo no such backup; nice; exit 3'", "no such backup; 19", "--nice=19"),
         ("/no/such/program", "cannot run /no/such/program"),
         ("true", "the data directory is empty"),
         ("sh -c 'rmdir {datadir} && ln -s {location} {datadir}'", "is a link to something else"),
     ):
-        fails_in_restore(nights, restore, text)
+        fails_in_restore(nights, restore, text, *more)
     assert len(nights.results()) == 4
     assert len(list(nights.work.glob("failed-*"))) == 3
 

@@ -5,7 +5,6 @@ transaction lie around those without GTIDs, and all of them begin after the same
 """
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.site import TABLE, Site, rows
 from tests.waiting import wait_until
+from tests.world.commands import their_server
 from tests.world.servers import RELAXED
 
 OFF = ("ON_PERMISSIVE", "OFF_PERMISSIVE")
@@ -92,8 +92,8 @@ def test_what_was_committed_while_gtids_were_off_is_not_passed_over(
     assert added.returncode == 8
     assert "has transactions without a GTID" in added.stderr
     with temporary_directory() as work:
-        root = ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
-        drilled = site.run("drill", f"--work-dir={work}", "--restore-command=true", *root)
+        words = (f"--work-dir={work}", "--restore-command=true", *their_server())
+        drilled = site.run("drill", *words)
     assert drilled.returncode != 0
 
 

@@ -5,7 +5,6 @@ The source writes one row again and again, so that what is applied too late show
 
 import json
 import secrets
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -197,11 +196,11 @@ def test_another_backup_than_was_restored_is_refused(
 
 def added(lived: Lived, path: Path) -> str:
     """The id of this backup, registered."""
-    argv = command_line.argv("backup", "add", "--source=test", f"--from-backup={path}", "--json")
-    argv += [f"--s3-url=s3://{lived.bucket}/pre", f"--endpoint-url={lived.store.endpoint_url}"]
-    argv += ["--addressing-style=path", "--region=us-east-1"]
-    environment = command_line.environment(**lived.store.env())
-    done = subprocess.run(argv, env=environment, capture_output=True, timeout=120, check=True)
+    words = ["backup", "add", "--source=test", f"--from-backup={path}", "--json"]
+    words += [f"--s3-url=s3://{lived.bucket}/pre", f"--endpoint-url={lived.store.endpoint_url}"]
+    words += ["--addressing-style=path", "--region=us-east-1"]
+    done = command_line.run(*words, **lived.store.env())
+    assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)["backups"][0]["id"])
 
 

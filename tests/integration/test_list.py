@@ -40,26 +40,16 @@ class List:
     def __init__(self, minio: MinioServer, bucket: str, rights: Mapping[str, str]) -> None:
         self.endpoint_url = minio.endpoint_url
         self.url = f"s3://{bucket}/pre"
-        self.environment = command.environment(**rights)
+        self.rights = rights
 
-    def argv(self, *arguments: str) -> list[str]:
-        return command.argv(
+    def words(self, *arguments: str) -> list[str]:
+        return [
             *("list", "--s3-url", self.url, "--endpoint-url", self.endpoint_url),
             *("--addressing-style", "path", "--region", REGION, *arguments),
-        )
+        ]
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            self.argv(*arguments),
-            capture_output=True,
-            check=False,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=120,
-        )
-        assert "Traceback" not in done.stderr
-        return done
+        return command.run(*self.words(*arguments), **self.rights)
 
     def text(self, *arguments: str, warnings: str = "") -> str:
         done = self.run(*arguments)
@@ -199,11 +189,11 @@ def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:
     with RecordingProxy(minio.endpoint_url, [gate]) as proxy, Relay(proxy.url) as relay:
         listing.endpoint_url = relay.url
         process = subprocess.Popen(
-            listing.argv(),
+            command.argv(*listing.words()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=listing.environment,
+            env=command.environment(**listing.rights),
             text=True,
         )
         try:

@@ -1,10 +1,8 @@
 """`check` against real servers and stores: what it finds, what it says to do, what it leaves."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, Store, VersitygwServer
+from tests import command
 from tests.integration.stream_process import StreamProcess
 from tests.timed import PATIENT_END
 from tests.waiting import wait_until
@@ -36,7 +35,7 @@ class Check:
     options: dict[str, str | None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
-    def argv(self, *arguments: str) -> list[str]:
+    def words(self, *arguments: str) -> list[str]:
         chosen: dict[str, str | None] = {
             "source": "test",
             "mysql-host": "127.0.0.1",
@@ -52,24 +51,13 @@ class Check:
             **self.options,
         }
         words = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
-        return [sys.executable, "-m", "binlog2s3", "check", *words, *arguments]
-
-    def variables(self) -> dict[str, str]:
-        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-        return {**given, **self.store.env(), **self.environment}
+        return ["check", *words, *arguments]
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            self.argv(*arguments),
-            capture_output=True,
-            check=False,
-            env=self.variables(),
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=180,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+        return command.run(*self.words(*arguments), **self.variables())
+
+    def variables(self) -> dict[str, str]:
+        return {**self.store.env(), **self.environment}
 
     def rows(self, code: int = 0) -> Rows:
         """The rows of --json; its exit code is the process's."""
@@ -399,10 +387,10 @@ def test_a_signal_in_the_middle_leaves_nothing(
         proxy.rules.append(gate)
         check.options["endpoint-url"] = proxy.url
         process = subprocess.Popen(
-            check.argv(),
+            command.argv(*check.words()),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=check.variables(),
+            env=command.environment(**check.variables()),
             start_new_session=True,
         )
         try:

@@ -22,7 +22,7 @@ from binlog2s3.config.restore import WORK
 from binlog2s3.restore.scratch import greets
 from lab import get
 from lab.disk import temporary_directory
-from lab.mysql import MysqlServer
+from lab.mysql import MysqlServer, anywhere
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.least_privilege import given, policy
@@ -30,6 +30,7 @@ from tests.integration.small_disk import mount_small
 from tests.integration.stream_process import StreamProcess
 from tests.integration.test_backup_run import Place, placed
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import their_server
 from tests.world.servers import RELAXED, dump_of
 
 MOMENTS = 1
@@ -51,11 +52,9 @@ class Restores:
             program = place.binaries.client
         self._words = [
             f"--mysqld={place.binaries.server}",
-            "--mysqld-option=--innodb-buffer-pool-size=64M",
             f"--program={program}",
+            *their_server(),
         ]
-        if os.geteuid() == 0:
-            self._words += ["--mysqld-option=--user=root"]
         text = json.dumps(policy("reader", place.bucket)).replace("/prod", "/pre")
         self.rights = given(place.minio, json.loads(text))
 
@@ -345,7 +344,8 @@ def test_one_that_is_killed_again_and_again_ends(restores: Restores) -> None:
 def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     """A server that is started by hand on what was restored."""
     socket = data / "by-hand.sock"
-    argv = [str(restores.place.binaries.server), "--no-defaults", f"--datadir={data}"]
+    argv = [str(restores.place.binaries.server), "--no-defaults", *anywhere()]
+    argv += [f"--datadir={data}"]
     argv += [f"--socket={socket}", "--skip-networking", "--server-id=9", "--log-bin=mysql-bin"]
     argv += [
         "--event-scheduler=OFF",
@@ -354,8 +354,6 @@ def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     ]
     if restores.place.binaries.flavour == "mysql":
         argv += ["--secure-file-priv=NULL", "--mysqlx=OFF"]
-    if os.geteuid() == 0:
-        argv += ["--user=root"]
     with (data / "by-hand.err").open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log)
     try:
@@ -604,7 +602,7 @@ def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> No
     work.mkdir(mode=0o700)
     words = [word for word in restores.argv(work) if word not in ("restore", "--yes")]
     words = [word for word in words if not word.startswith("--data-dir")]
-    argv = ["drill", *words, f"--work-dir={work}", "--ionice=none", "--json"]
+    argv = ["drill", *words, f"--work-dir={work}", "--nice=0", "--ionice=none", "--json"]
     done = command.run(*argv, **place.minio.env())
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

@@ -5,7 +5,6 @@ started without log_bin for a while.
 """
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +21,7 @@ from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.integration.site import FIRST, TABLE, Site, rows
 from tests.waiting import wait_until
+from tests.world.commands import their_server
 from tests.world.servers import RELAXED
 
 
@@ -60,8 +60,7 @@ class Unlogged(Site):
 
     def drill(self) -> "subprocess.CompletedProcess[str]":
         """A drill of the registered base backup."""
-        words = [f"--mysqld={self.source.binaries.server}"]
-        words += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
+        words = [f"--mysqld={self.source.binaries.server}", "--nice=0", *their_server()]
         words += ["--restore-command=true", "--restore-into=server"]
         with temporary_directory() as work:  # its path is short: a socket is in it
             return self.run("drill", f"--work-dir={work}", *words)

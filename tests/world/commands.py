@@ -11,7 +11,7 @@ from typing import Any
 import boto3
 
 from binlog2s3.store.s3 import S3Store, StoreConfig
-from lab.mysql import MysqlServer
+from lab.mysql import MysqlServer, anywhere
 from lab.s3 import REGION, MinioServer, Store, environment_for
 from tests import command
 from tests.integration.bucket import Bucket
@@ -32,6 +32,12 @@ def where(store: Store, bucket: str) -> list[str]:
     """The options that name the archive's place."""
     words = [f"--s3-url=s3://{bucket}/pre", f"--endpoint-url={store.endpoint_url}"]
     return [*words, "--addressing-style=path", f"--region={REGION}"]
+
+
+def their_server(*more: str) -> list[str]:
+    """The options of drill and restore for the server that they start, with more for it."""
+    small = "--innodb-buffer-pool-size=64M"
+    return [f"--mysqld-option={option}" for option in (*anywhere(), small, *more)]
 
 
 def read_only(store: MinioServer) -> dict[str, str]:
@@ -86,8 +92,9 @@ class Recovery:
         self._bucket = bucket
         self._environment = command.environment(**environment)
 
-    def argv(self, target: MysqlServer | None, arguments: Sequence[str]) -> list[str]:
-        words = command.argv("pitr", "--source=test", *where(self._store, self._bucket))
+    def words(self, target: MysqlServer | None, arguments: Sequence[str]) -> list[str]:
+        """What is called, behind the program's own name."""
+        words = ["pitr", "--source=test", *where(self._store, self._bucket)]
         if target is not None:
             empty = target.directory / "no-password"
             empty.touch(0o600)
@@ -106,7 +113,7 @@ class Recovery:
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """The process; killed at the end if it still runs."""
         process = subprocess.Popen(
-            self.argv(target, arguments),
+            command.argv(*self.words(target, arguments)),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -124,19 +131,8 @@ class Recovery:
 
     def run(self, target: MysqlServer | None, *arguments: str) -> Done:
         """To its end."""
-        ended = subprocess.run(
-            self.argv(target, arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=self._environment,
-            timeout=600,
-            check=False,
-        )
-        return Done(
-            status=ended.returncode,
-            stdout=ended.stdout.decode(),
-            stderr=ended.stderr.decode(),
-        )
+        ended = command.run_in(self._environment, *self.words(target, arguments), timeout=600)
+        return Done(status=ended.returncode, stdout=ended.stdout, stderr=ended.stderr)
 
     def to(self, target: MysqlServer, *arguments: str) -> dict[str, Any]:
         """Run it to its end, which is a good one; the document."""
