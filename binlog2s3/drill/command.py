@@ -38,8 +38,7 @@ from binlog2s3.formatting import (
     one_line,
 )
 from binlog2s3.output import Field, page_on, say
-from binlog2s3.recover.model import Plan, ToTime
-from binlog2s3.recover.view import Result
+from binlog2s3.recover.model import ToTime
 from binlog2s3.restore.engine import Engine
 from binlog2s3.restore.scratch import ScratchServer, user_of
 from binlog2s3.restore.watchdog import Watchdog
@@ -176,20 +175,17 @@ class _Drill:
             self._statements = statements_in(self._config.check_sql)
         choice = engine.choose()
         self._backup = choice.backup
-        engine.refuse_programs(choice)
+        version = engine.refuse_programs(choice)
         self._at("restore")
-        loaded = engine.load(choice)
+        reached = engine.load(choice, version)
         self._at("start")
         server = engine.start(choice)
-        found = engine.compare(choice, server, loaded)
-        self._result = replace(self._result, restored=found.by, server_version=found.version)
+        reached = engine.compare(choice, server, reached)
+        self._result = replace(
+            self._result, restored=reached.restored, server_version=reached.server_version
+        )
         self._at("apply")
-        engine.apply(choice, server, self._applied)
-        self._at("check")
-        self._check(server)
-        engine.stop()
-
-    def _applied(self, plan: Plan, result: Result | None) -> None:
+        plan, reached = engine.apply(choice, server, reached)
         until = plan.goal.at_us if isinstance(plan.goal, ToTime) else plan.reach.latest_us
         self._result = replace(
             self._result,
@@ -197,8 +193,11 @@ class _Drill:
             binlog=plan.stop.binlog,
             position=plan.stop.offset,
             proven_until=moment_of(until) if until is not None else None,
-            transactions=result.transactions if result is not None else 0,
+            transactions=reached.transactions,
         )
+        self._at("check")
+        self._check(server)
+        engine.stop()
 
     def _check(self, server: ScratchServer) -> None:
         with server.connection() as connection:

@@ -35,20 +35,12 @@ from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.pitr import goal_of
-from binlog2s3.recover.view import (
-    About,
-    Result,
-    goal_text,
-    print_disabled,
-    print_plan,
-    proof_lines,
-    warn_of,
-)
+from binlog2s3.recover.view import About, goal_text, print_disabled, print_plan, warn_of
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
-from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
+from binlog2s3.restore.directory import DataDirectory, Marker, Stage, held
 from binlog2s3.restore.document import PrintedChoice, PrintedRestore
-from binlog2s3.restore.engine import Choice, Engine, Loaded, has_gtids, is_other_series
+from binlog2s3.restore.engine import Choice, Engine, Reached, has_gtids, is_other_series
 from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
@@ -126,7 +118,6 @@ class _Restore:
             outside=outside,
         )
         self._version = ServerVersion("")
-        self._pitr: tuple[Plan, Result | None] | None = None
 
     def run(self) -> tuple[Marker, Settings] | None:
         """What was restored; None after a dry run."""
@@ -136,11 +127,12 @@ class _Restore:
             self._place()
             return self._marker, self._settings
         self._engine.refuse_root()
-        is_begun = left is not None and left.stage not in ("restore", "place")
-        named = config.from_backup_id or (self._marker.backup if is_begun else None)
-        choice = self._engine.choose(named)
-        if is_begun and choice.backup.id != self._marker.backup:
-            raise self._unlike(f"of the base backup {self._marker.backup}")
+        loaded: str | None = None
+        if left is not None and left.reached is not None and left.stage not in ("restore", "place"):
+            loaded = left.reached.backup
+        choice = self._engine.choose(config.from_backup_id or loaded)
+        if loaded not in (None, choice.backup.id):
+            raise self._unlike(f"of the base backup {loaded}")
         self._version = self._engine.refuse_programs(choice)
         self._refuse_version(choice)
         self._show(choice)
@@ -315,69 +307,58 @@ class _Restore:
     def _do(self, choice: Choice) -> None:
         work = self._directory.workspace
         work.set_logs_aside()
-        stage = self._left.stage if self._left is not None else "restore"
-        if stage == "restore":
-            self._marker = replace(
-                self._marker,
-                goal=self._goal,
-                backup=choice.backup.id,
-                tz=choice.tz,
-                has_gtids=has_gtids(choice),
-                tables=self._tables,
-                made_by=self._version.text,
-            )
-            self._directory.begin(self._marker)
         with Watchdog(work.directory, logs=(work.restore_log, work.server_log), larger=_LARGER):
-            if why := self._why_again(stage, choice):
-                say("warning", f"{why}: it begins again")
-                made_by = self._version.text
-                self._marker = replace(
-                    self._marker, stage="restore", goal=self._goal, made_by=made_by
-                )
-                self._directory.begin(self._marker)
-                stage = "restore"
-            if stage == "restore":
-                self._tell("restore")
-                loaded = self._engine.load(choice)
-                self._note("start", said=loaded.said, has_past=loaded.has_past)
-                stage = "start"
-            if stage in ("start", "apply"):
-                self._forward(choice, is_new=stage == "start")
+            reached = self._loaded(choice)
+            if self._marker.stage in ("start", "apply"):
+                reached = self._forward(choice, reached)
             self._tell("finish")
             server = self._engine.start(choice)
-            self._settle(server)
+            self._settle(server, reached)
             self._engine.stop()
             self._note("place")
         self._place()
 
-    def _forward(self, choice: Choice, *, is_new: bool) -> None:
+    def _loaded(self, choice: Choice) -> Reached:
+        """What an earlier run has reached, or, from the beginning, the restored base backup."""
+        reached = self._marker.reached
+        if self._marker.stage != "restore":
+            why = self._why_again(choice)
+            if reached is not None and not why:
+                return reached
+            say("warning", f"{why}: it begins again")
+        self._marker = replace(
+            self._marker,
+            stage="restore",
+            goal=self._goal,
+            tz=choice.tz,
+            has_gtids=has_gtids(choice),
+            tables=self._tables,
+            reached=None,
+        )
+        self._directory.begin(self._marker)
+        self._tell("restore")
+        reached = self._engine.load(choice, self._version)
+        self._note("start", reached=reached)
+        return reached
+
+    def _forward(self, choice: Choice, reached: Reached) -> Reached:
         """Start the server, see that it is the backup, and apply the binlogs."""
         self._tell("start")
         server = self._engine.start(choice)
-        if is_new:
-            loaded = Loaded(self._marker.said, self._marker.has_past)
-            found = self._engine.compare(choice, server, loaded)
+        if self._marker.stage == "start":
+            reached = self._engine.compare(choice, server, reached)
             with server.connection() as connection:
                 events = events_of(connection)
-            self._note(
-                "apply",
-                said=found.by,
-                without_past=found.without_past,
-                server_version=found.version,
-                events=events,
-                tables=self._tables,
-            )
+            self._note("apply", reached=reached, events=events, tables=self._tables)
         elif self._marker.tables != self._tables:
             self._note("apply", tables=self._tables)
         self._tell("apply")
-        self._engine.apply(choice, server, self._applied)
-        assert self._pitr is not None  # noqa: S101 - pitr has told it
-        plan, result = self._pitr
+        plan, reached = self._engine.apply(choice, server, reached)
         with server.connection() as connection:
             wanted = self._wanted(choice, plan, events_of(connection))
-        reached = self._reached(choice, plan, result)
         self._note("finish", goal=self._goal, reached=reached, wanted=wanted)
         self._engine.stop()
+        return reached
 
     def _wanted(self, choice: Choice, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
         """The events that the roll-forward has disabled, with their status on the source."""
@@ -392,12 +373,14 @@ class _Restore:
         wanted = (replace(one, status=found.of(one)) for one in now if one.status == "replica")
         return tuple(one for one in wanted if one.status != "unknown")
 
-    def _why_again(self, stage: Stage, choice: Choice) -> str:
-        """Why what an earlier run has left cannot be continued; "" if it can."""
-        made_by = self._marker.made_by
-        if stage != "restore" and made_by and is_other_series(made_by, self._version.text):
-            return f"a server of version {made_by} has made it"
-        if stage == "apply" and not self._can_continue(choice):
+    def _why_again(self, choice: Choice) -> str:
+        """Why what an earlier run has restored cannot be continued; "" if it can."""
+        reached = self._marker.reached
+        if reached is None:
+            return "another version of binlog2s3 has begun it"
+        if is_other_series(reached.server_version, self._version.text):
+            return f"a server of version {reached.server_version} has made it"
+        if self._marker.stage == "apply" and not self._can_continue(choice):
             return "the server cannot say what was applied"
         return ""
 
@@ -415,36 +398,12 @@ class _Restore:
         finally:
             self._engine.stop()
 
-    def _applied(self, plan: Plan, result: Result | None) -> None:
-        self._pitr = plan, result
-
-    def _reached(self, choice: Choice, plan: Plan, result: Result | None) -> Reached:
-        marker = self._marker
-        lines = [text for text, _ in proof_lines(result)] if result is not None else []
-        return Reached(
-            backup=choice.backup.id,
-            label=choice.backup.label,
-            restored=marker.said,
-            server_version=marker.server_version,
-            flavour=plan.flavour,
-            lineage=plan.lineage,
-            binlog=str(plan.stop.binlog),
-            position=plan.stop.offset,
-            transactions=result.transactions if result is not None else 0,
-            is_proved=result is not None and bool(result.proved),
-            proof=tuple(lines),
-            prepared=(result.prepared or ()) if result is not None else (),
-            without_history=marker.without_past,
-        )
-
-    def _settle(self, server: ScratchServer) -> None:
+    def _settle(self, server: ScratchServer, reached: Reached) -> None:
         """Give events their status, take our account away, note what is not as on the source."""
         with server.connection() as connection:
             connection.rows("SET SESSION sql_log_bin = 0")
             events = tuple(self._enable(connection))
-            if self._marker.reached is not None:
-                reached = replace(self._marker.reached, events=events)
-                self._marker = replace(self._marker, reached=reached)
+            self._marker = replace(self._marker, reached=replace(reached, events=events))
             server.remove_account(connection)
 
     def _enable(self, connection: Server) -> Iterator[str]:

@@ -17,6 +17,7 @@ from binlog2s3.archive.backups import Backup, look_up, one_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PITR
@@ -37,10 +38,11 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
-from binlog2s3.recover.pitr import Done, goal_of
+from binlog2s3.recover.pitr import goal_of
 from binlog2s3.recover.reach import best_for, plan_for
 from binlog2s3.recover.snapshot import Advance, Snapshot
 from binlog2s3.recover.time_zones import tz_of
+from binlog2s3.recover.view import proof_lines
 from binlog2s3.restore import by_stream, identity
 from binlog2s3.restore.by_command import (
     goes_into_server,
@@ -87,27 +89,32 @@ class Choice:
     only: OnlyTables | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What was restored. `said`: what has shown that it is the registered backup, "" if nothing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What a restore has reached so far, as `restore` prints it: each step adds what it has shown.
 
-    `has_past`: the past of system-versioned tables is in it, or nobody knows that it is not.
+    `restored`: what has shown that it is the registered backup, "" if nothing has yet.
+    `server_version`: of the program that loaded it, then as the server on it says. The place,
+    `is_proved` and `proof` are pitr's. `events`: those that are disabled because a replica disables
+    them, and of which it is unknown whether the source had enabled them, with the statement that
+    does. `without_history`: the system-versioned tables of which the dump had the current rows
+    only; None if there may be some, and no server was asked which.
     """
 
-    said: str
-    has_past: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What has shown that the registered backup was restored, and the version that runs it.
-
-    `without_past`: the system-versioned tables of which the dump had the current rows only.
-    """
-
-    by: str
-    version: str
-    without_past: tuple[str, ...] = ()
+    backup: str
+    label: str
+    restored: str = ""
+    server_version: str
+    flavour: Flavour
+    lineage: str = ""
+    binlog: str = ""
+    position: int = 0
+    transactions: int = 0
+    is_proved: bool = False
+    proof: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    prepared: tuple[str, ...] = ()
+    without_history: tuple[str, ...] | None = ()
 
 
 class Engine:
@@ -240,25 +247,32 @@ class Engine:
 
     # restore
 
-    def load(self, choice: Choice) -> Loaded:
-        """Restore the backup. What has shown that it is this one is "" if only the server can say.
+    def load(self, choice: Choice, version: ServerVersion) -> Reached:
+        """Restore the backup by a server program of this version.
 
-        Everything is on the disk then, and the private server is down.
+        Everything is on the disk then, and the private server is down. Perhaps only that can say
+        whether it is this backup.
         """
         backup, workspace = choice.backup, self._workspace
-        server, loaded = self._server(choice), Loaded("")
+        reached = Reached(
+            backup=backup.id,
+            label=backup.label,
+            server_version=version.text,
+            flavour=choice.plan.flavour,
+        )
+        server = self._server(choice)
         if self._goes_into_server(backup):
             server.initialise()
             server.start()
             if self._config.restore_command is None:
-                loaded = self._load_stream(choice, server)
+                reached = self._load_stream(choice, server, reached)
             else:
                 self._run_command(backup, into_server=True)
             server.stop()
         else:
             workspace.make_data()
             if self._config.restore_command is None:
-                loaded = self._load_stream(choice, server)
+                reached = self._load_stream(choice, server, reached)
             else:
                 self._run_command(backup, into_server=False)
             if is_empty(workspace.data):
@@ -273,10 +287,10 @@ class Engine:
             found = found or identity.by_binlogs(workspace.data, backup)
             if not choice.is_place_sure:  # a backup of the other history says the same
                 found = ""
-            loaded = replace(loaded, said=loaded.said or found)
+            reached = replace(reached, restored=reached.restored or found)
         take_identity(workspace.data)
         os.sync()  # what the next step begins with must be there after a power cut, too
-        return loaded
+        return reached
 
     def _goes_into_server(self, backup: Backup) -> bool:
         if self._config.restore_command is None:
@@ -287,7 +301,7 @@ class Engine:
         command = self._config.restore_command or ""
         restore(command, backup, self._workspace, self._id, into_server=into_server)
 
-    def _load_stream(self, choice: Choice, server: ScratchServer) -> Loaded:
+    def _load_stream(self, choice: Choice, server: ScratchServer, reached: Reached) -> Reached:
         has_past = True
         backup, config = choice.backup, self._config
         assert backup.stored is not None  # noqa: S101 - only such ones are chosen
@@ -300,7 +314,8 @@ class Engine:
                 has_past = by_stream.load(stream, programs[0], server, flavour, made_at)
             else:
                 by_stream.unpack(stream, programs, self._workspace, self._id)
-        return Loaded(_STREAM, has_past)
+        asks = reached.flavour == "mariadb" and not has_past
+        return replace(reached, restored=_STREAM, without_history=None if asks else ())
 
     def _give_data(self) -> None:
         """Give the files to the server's user, if this is root."""
@@ -326,14 +341,14 @@ class Engine:
             self._running.stop()
             self._running = None
 
-    def compare(self, choice: Choice, server: ScratchServer, loaded: Loaded) -> Compared:
+    def compare(self, choice: Choice, server: ScratchServer, reached: Reached) -> Reached:
         """See that what was restored is the registered backup.
 
         Raises RecoveryError if it is another one, or, without --trust-restore-command, if nothing
         says so.
         """
         data, backup, flavour = self._workspace.data, choice.backup, choice.plan.flavour
-        said, without_past = loaded.said, tuple[str, ...]()
+        restored, without_history = reached.restored, reached.without_history
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
             version = one_line(str(row["version"]))
@@ -345,28 +360,44 @@ class Engine:
                     "program of the source's series with --mysqld",
                 )
             # MySQL's GTIDs always say it; MariaDB's may be those that the source had replicated
-            if has_gtids(choice) and (flavour == "mysql" or not said):
-                said = identity.by_gtids(connection, data, backup, flavour) or said
-            if flavour == "mariadb" and not loaded.has_past:
-                without_past = versioned_tables(connection).tables
-        if not said and not self._config.trust_restore_command:
+            if has_gtids(choice) and (flavour == "mysql" or not restored):
+                restored = identity.by_gtids(connection, data, backup, flavour) or restored
+            if without_history is None:
+                without_history = versioned_tables(connection).tables
+        if not restored and not self._config.trust_restore_command:
             raise identity.unknown(backup, flavour, is_dump=self._goes_into_server(backup))
-        if without_past:
+        if without_history:
             say(
                 "warning",
                 "the dump was made without the history of system-versioned tables; these have the "
-                f"current rows only: {some(without_past)}",
+                f"current rows only: {some(without_history)}",
             )
-        return Compared(said or ON_TRUST, version, without_past)
+        return replace(
+            reached,
+            restored=restored or ON_TRUST,
+            server_version=version,
+            without_history=without_history,
+        )
 
-    def apply(self, choice: Choice, server: ScratchServer, done: Done) -> None:
-        """Roll it forward to the goal by `pitr`, which tells `done` what it has proved."""
+    def apply(
+        self, choice: Choice, server: ScratchServer, reached: Reached
+    ) -> tuple[Plan, Reached]:
+        """Roll it forward to the goal by `pitr`: the plan that it carried out, what it proved."""
         with pitr_named():
-            pitr.run(
+            plan, result = pitr.recover(
                 replace(self._recovery, target=server.account, from_backup_id=choice.backup.id),
-                done,
                 self._outside,
             )
+        return plan, replace(
+            reached,
+            lineage=plan.lineage,
+            binlog=str(plan.stop.binlog),
+            position=plan.stop.offset,
+            transactions=result.transactions,
+            is_proved=bool(result.proved),
+            proof=tuple(text for text, _ in proof_lines(result)),
+            prepared=result.prepared or (),
+        )
 
     def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
