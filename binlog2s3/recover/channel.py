@@ -19,7 +19,6 @@ from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
 from binlog2s3.recover.target import CHANNEL, TargetFacts
 from binlog2s3.replication.login import Account
-from binlog2s3.replication.queries import Plugin
 from binlog2s3.server.connection import Server
 from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
 from binlog2s3.server.sql import quoted, text_of
@@ -105,8 +104,6 @@ class Channel(ABC):
     """Its value for one transaction at a time."""
     settings: tuple[str, ...]
     """The global settings that a run may change for a while."""
-    plugin: Plugin
-    """The authentication plugin that the target can use."""
 
     def __init__(self, server: Server, version: ServerVersion) -> None:
         self._server = server
@@ -293,7 +290,6 @@ class MysqlChannel(Channel):
         self._say = _NEW_STATEMENTS if self._version.says_replica else _OLD_STATEMENTS
         self.workers = self._say.workers
         self.settings = (self.workers,)
-        self.plugin = "caching_sha2_password" if self._version.has_sha2 else "mysql_native_password"
 
     def _is_ours(self, row: Mapping[str, Any]) -> bool:
         """By what `create` says: it stores no user, and `start` shows ours while it runs."""
@@ -406,7 +402,6 @@ class MariadbChannel(Channel):
     workers = "slave_parallel_threads"
     one_by_one = 0
     settings = (workers, "slave_ddl_exec_mode")
-    plugin = "mysql_native_password"
 
     def _is_ours(self, row: Mapping[str, Any]) -> bool:
         return str(row["Source_User"]) == CHANNEL

@@ -33,6 +33,7 @@ from binlog2s3.serve.directory import Directory, of_server, recovered
 from binlog2s3.serve.dump import ServedDump, SharedBlocks
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.status.http import Listener
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
@@ -105,32 +106,28 @@ class Serving:
         """What clients are told; the version may change while the archive grows."""
         history = self._history
         newest, gtids = history.newest_place()
-        if history.flavour == "mariadb":
-            return Identity(
-                newest=newest,
-                gtids=gtids,
-                version=f"5.5.5-{history.server_version}",
-                flavour="mariadb",
-                server_id=self._config.serve_id,
-                server_uuid=self._uuid,
-                plugin="mysql_native_password",
-            )
+        mode = self._gtid_mode() if history.flavour == "mysql" else ""
+        version = ServerVersion(history.server_version)
+        return Identity(
+            newest=newest,
+            gtids=gtids,
+            version=version.for_replicas,
+            flavour=history.flavour,
+            server_id=self._config.serve_id,
+            server_uuid=self._uuid,
+            gtid_mode=mode,
+            plugin=version.plugin,
+        )
+
+    def _gtid_mode(self) -> str:
+        """What of MySQL's GTIDs is known in a few seconds."""
+        history = self._history
         until = time.monotonic() + _GTID_SECONDS
         while (keeps := history.keeps_gtids) is None and time.monotonic() < until:
             version = history.view().version
             if not history.view().binlogs or history.wait(version, 0.5).version == version:
                 break
-        major = history.server_version.partition(".")[0]
-        return Identity(
-            newest=newest,
-            gtids=gtids,
-            version=history.server_version,
-            flavour="mysql",
-            server_id=self._config.serve_id,
-            server_uuid=self._uuid,
-            gtid_mode={True: "ON", False: "OFF", None: "ON_PERMISSIVE"}[keeps],
-            plugin="mysql_native_password" if major in ("5", "") else "caching_sha2_password",
-        )
+        return {True: "ON", False: "OFF", None: "ON_PERMISSIVE"}[keeps]
 
     def answer(self, client: Client, dump: Dump) -> None:
         """Send one dump until the client leaves."""
