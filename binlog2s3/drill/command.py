@@ -26,7 +26,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_writing
 from binlog2s3.config.drill import DrillConfig, IoClass
 from binlog2s3.drill.checks import check_statements, check_tables, statements_in
-from binlog2s3.drill.workspace import DrillWorkspace, LeftDrill, clean_up, locked
+from binlog2s3.drill.workspace import DrillMarker, DrillWorkspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, PreconditionError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
@@ -112,15 +112,11 @@ class _Drill:
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
         self._result = _failed(new_id(now), config.source, goal, now)
-        id_ = self._result.id
+        begun = DrillMarker(id=self._result.id, source=config.source, started_at=now)
         self._workspace = DrillWorkspace(
-            config.work_dir.absolute(),
-            id_,
-            config.source,
-            now,
-            server_user=user_of(config.mysqld_option),
+            config.work_dir.absolute(), begun, server_user=user_of(config.mysqld_option)
         )
-        self._engine = Engine(config, catalog, self._workspace, id_)
+        self._engine = Engine(config, catalog, self._workspace, begun.id)
 
     def run(self) -> tuple[DrillResult, Binlog2s3Error | None, Path | None]:
         """The result; why it failed; where its logs are kept. Everything else is removed."""
@@ -258,7 +254,7 @@ def _write(catalog: Catalog, result: DrillResult) -> None:
         where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
 
 
-def _report_left(config: DrillConfig, catalog: Catalog, left: LeftDrill) -> None:
+def _report_left(config: DrillConfig, catalog: Catalog, left: DrillMarker) -> None:
     """Tell of a drill that was killed, and write its result for it."""
     text = f"it was killed during the step {left.step!r}"
     logs = config.work_dir / f"failed-{left.id}"
