@@ -41,7 +41,7 @@ from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Stage, held
 from binlog2s3.restore.document import PrintedChoice, PrintedRestore
 from binlog2s3.restore.engine import Choice, Engine, Reached, has_gtids, is_other_series
-from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
+from binlog2s3.restore.scratch import ScratchServer, ScratchSettings, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
 from binlog2s3.server.connection import Server
@@ -448,14 +448,15 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
     assert reached is not None  # noqa: S101 - it is noted before the stage that ends
     socket = None
     if config.keep_running:
-        log_bin = reached.binlog.rpartition(".")[0]
-        options = [f"--log-bin={log_bin}"]
-        if reached.flavour == "mysql":
-            mode = "ON" if marker.has_gtids else "OFF"
-            options += [f"--gtid-mode={mode}", f"--enforce-gtid-consistency={mode}"]
-        options += [*settings_of_backup(where), *settings.options, *config.mysqld_option]
+        kept = ScratchSettings(
+            flavour=reached.flavour,
+            has_gtids=marker.has_gtids,
+            log_bin=reached.binlog.rpartition(".")[0],
+            more=(*settings.options, *config.mysqld_option),
+            tz=marker.tz,
+        )
         try:
-            socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
+            socket = run_on(config.mysqld, where, kept)
         except KeyboardInterrupt:
             page_on(sys.stderr).line(
                 f"interrupted; {where} is restored, {marker.goal}; its server was shut down again"

@@ -7,7 +7,6 @@ of. The bucket is only read.
 
 import os
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -421,7 +420,6 @@ class Engine:
             flavour=choice.plan.flavour,
             has_gtids=has_gtids(choice),
             log_bin=choice.plan.stop.binlog.prefix,
-            server_id=2**31 + secrets.randbelow(2**31 - 1),
             more=(*self._more, *self._config.mysqld_option),
             tz=choice.tz,
         )

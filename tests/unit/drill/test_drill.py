@@ -44,7 +44,7 @@ from binlog2s3.restore.scratch import (
     ScratchServer,
     ScratchSettings,
     account_sql,
-    server_options,
+    scratch_options,
     user_of,
     version_of,
 )
@@ -210,16 +210,16 @@ def test_a_dump_goes_into_a_server() -> None:
 def test_the_scratch_server_is_private() -> None:
     """No port, no events, no replication; the operator's options come last."""
     settings = ScratchSettings(
-        flavour="mysql", has_gtids=True, log_bin="mysql-bin", server_id=9, more=("--gtid-mode=OFF",)
+        flavour="mysql", has_gtids=True, log_bin="mysql-bin", more=("--gtid-mode=OFF",)
     )
     with temporary_directory() as directory:  # its path is short: a socket is in it
         workspace = DrillWorkspace(directory, DrillMarker(id=ID, source="orders", started_at=TIME))
-        found = server_options(settings, workspace)
+        found = scratch_options(settings, workspace)
         for option in ("--skip-networking", "--event-scheduler=OFF", "--skip-replica-start"):
             assert option in found
         assert found[-1] == "--gtid-mode=OFF"
         assert "--secure-file-priv=NULL" in found
-        found = server_options(replace(settings, flavour="mariadb"), workspace)
+        found = scratch_options(replace(settings, flavour="mariadb"), workspace)
         assert "--skip-slave-start" in found
         assert "--log-slave-updates" in found
         assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
@@ -233,7 +233,7 @@ def test_the_scratch_server_has_the_sources_time_zone() -> None:
         program.chmod(0o755)
         workspace = DrillWorkspace(directory, DrillMarker(id=ID, source="orders", started_at=TIME))
         workspace.make()
-        settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b", server_id=9)
+        settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b")
         own = os.environ.get("TZ", "")
         for tz, found in (("<+0900>-09:00", "<+0900>-09:00"), (None, own)):
             server = ScratchServer(program, replace(settings, tz=tz), workspace, OWN)
@@ -255,7 +255,7 @@ def test_temporary_files_are_in_its_own_directory(flavour: Flavour) -> None:
         program.chmod(0o755)
         workspace = DrillWorkspace(directory, DrillMarker(id=ID, source="orders", started_at=TIME))
         workspace.make()
-        settings = ScratchSettings(flavour=flavour, has_gtids=True, log_bin="b", server_id=9)
+        settings = ScratchSettings(flavour=flavour, has_gtids=True, log_bin="b")
         server = ScratchServer(program, settings, workspace, OWN)
         for step in (server.initialise, server.start):
             with pytest.raises(RecoveryError):
