@@ -67,7 +67,7 @@ from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.seam import Next
-from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
@@ -246,8 +246,7 @@ class _Recovery:
 
     def _snapshot(self, advance: Callable[[int, int], None]) -> Snapshot:
         s3 = self._config.s3
-        snapshot = Snapshot(self._catalog, Workers(s3.threads), advance=advance)
-        snapshot.refuse_nothing(url(s3))
+        snapshot = snapshot_of(self._catalog, Workers(s3.threads), url(s3), advance=advance)
         self._warnings += [f"{error}; its lineage is left out" for error in snapshot.unreadable]
         return snapshot
 

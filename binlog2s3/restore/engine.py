@@ -39,7 +39,7 @@ from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import goal_of
 from binlog2s3.recover.reach import best_for, plan_for
-from binlog2s3.recover.snapshot import Advance, Snapshot
+from binlog2s3.recover.snapshot import Advance, Snapshot, snapshot_of
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.recover.view import proof_lines
 from binlog2s3.restore import by_stream, identity
@@ -174,9 +174,8 @@ class Engine:
             )
 
     def _snapshot(self, advance: Advance) -> Snapshot:
-        snapshot = Snapshot(self._catalog, Workers(self._config.s3.threads), advance=advance)
-        snapshot.refuse_nothing(url(self._config.s3))
-        return snapshot
+        s3 = self._config.s3
+        return snapshot_of(self._catalog, Workers(s3.threads), url(s3), advance=advance)
 
     def _only(self, plan: Plan, snapshot: Snapshot) -> OnlyTables:
         extract = Extract(snapshot.blocks, concurrency=self._config.s3.concurrency)

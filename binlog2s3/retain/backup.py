@@ -57,7 +57,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.retain.leftovers import delete_stored
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import opened
@@ -92,20 +92,14 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
     with opened(s3, evidence=Evidence, session=outside.session) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         if action == "remove":
-            hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
-            remove(catalog, id_ or "", hold_on, yes=config.yes)
+            remove(catalog, id_ or "", store.settings.holds(), yes=config.yes)
             return 0
         if action == "get":
             get(catalog, id_ or "", sys.stdout.buffer)
             return 0
         with progress_of("entries") as advance:
             workers = Workers(config.s3.threads)
-
-            def look() -> Snapshot:
-                snapshot = Snapshot(catalog, workers, advance=advance)
-                snapshot.refuse_nothing(url(config.s3))
-                return snapshot
-
+            look = partial(snapshot_of, catalog, workers, url(config.s3), advance=advance)
             is_new = action == "add"
             note, style = "", ""
             if action == "add":

@@ -47,7 +47,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import BackupReach, reach_of
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.choose import (
     Below,
@@ -102,11 +102,10 @@ def run(config: PruneConfig, outside: Outside = OUTSIDE) -> int:
 
 def _bucket(store: S3Store, config: PruneConfig, now: datetime) -> Bucket:
     settings = store.settings
-    clock = settings.clock(Layout(config.s3.prefix, config.source).archive)
     return Bucket(
         store,
-        min(now, clock or now),
-        settings.hold_on if settings.has_object_lock() else None,
+        settings.now(now, Layout(config.s3.prefix, config.source).archive),
+        settings.holds(),
         bool(settings.versioning()),
         store.version_notes,
     )
@@ -132,8 +131,8 @@ class Prune:
             self._retire()
             return 0
         with progress_of("entries") as advance:
-            snapshot = Snapshot(self._catalog, Workers(self._threads), advance=advance)
-            snapshot.refuse_nothing(url(config.s3))
+            workers = Workers(self._threads)
+            snapshot = snapshot_of(self._catalog, workers, url(config.s3), advance=advance)
             if snapshot.unreadable:
                 raise snapshot.unreadable[0]
             choice = self.choice(snapshot)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -42,7 +43,7 @@ from binlog2s3.recover.backup import StreamedDump
 from binlog2s3.recover.backup_format import BackupPoint, parse_xtrabackup_log
 from binlog2s3.recover.reach import BackupReach
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.retain.backup import print_json, print_rows, put_backup, reachable
 from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
 from binlog2s3.retain.stream_upload import StreamUpload
@@ -122,13 +123,12 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
     ) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(config.s3.threads)
-
-        def look() -> Snapshot:
-            snapshot = Snapshot(catalog, workers)
-            snapshot.refuse_nothing(url(config.s3))
-            return snapshot
-
-        bucket = Bucket(catalog, look, clock_of(store, catalog, outside), hold_of(store))
+        bucket = Bucket(
+            catalog,
+            look=partial(snapshot_of, catalog, workers, url(config.s3)),
+            now=lambda: store.settings.now(outside.now(), catalog.layout.archive),
+            hold_on=_holds(store),
+        )
         backup, reaches = BackupStorer(config, bucket, outside).run()
         for text in store.version_notes():
             say("warning", text)
@@ -140,22 +140,11 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
     return 0
 
 
-def hold_of(store: S3Store) -> Callable[[str], Hold] | None:
+def _holds(store: S3Store) -> Callable[[str], Hold] | None:
     """How Object Lock keeps a key; None if the bucket has none, or may not be asked."""
     with suppress(StoreError):
-        if store.settings.has_object_lock():
-            return store.settings.hold_on
+        return store.settings.holds()
     return None
-
-
-def clock_of(store: S3Store, catalog: Catalog, outside: Outside) -> Callable[[], datetime]:
-    """The earlier of two clocks, so that nothing looks older than it is."""
-
-    def now() -> datetime:
-        here = outside.now()
-        return min(here, store.settings.clock(catalog.layout.archive) or here)
-
-    return now
 
 
 def asked(config: MysqlConfig) -> ServerFacts:
