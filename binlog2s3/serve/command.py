@@ -29,9 +29,10 @@ from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, ConnectionLimits, Source
-from binlog2s3.serve.directory import Directory, of_server, recovered
+from binlog2s3.serve.directory import of_server, recovered
 from binlog2s3.serve.dump import ServedDump, SharedBlocks
 from binlog2s3.serve.history import ArchiveHistory
+from binlog2s3.serve.model import ServedHistory
 from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.status.http import Listener
@@ -87,7 +88,7 @@ def run(config: ServeConfig) -> int:
 class Serving:
     """What is served, to the clients of one source."""
 
-    def __init__(self, config: ServeConfig, history: ArchiveHistory | Directory) -> None:
+    def __init__(self, config: ServeConfig, history: ServedHistory) -> None:
         self._config = config
         self._history = history
         self._workers = Workers(_threads(config))
@@ -162,7 +163,7 @@ class Serving:
         with self._lock:
             dumps = dict(self._dumps)
             sent = self._sent_before + sum(one.sent for one in clients if one.number in dumps)
-        error = getattr(history, "error", None) or (source.defect if source is not None else None)
+        error = history.error or (source.defect if source is not None else None)
         return ServeStatus(
             source=history.name,
             flavour=history.flavour,
@@ -215,7 +216,7 @@ def _threads(config: ServeConfig) -> int:
 
 
 @contextmanager
-def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Directory]:
+def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ServedHistory]:
     if config.directory is not None:
         yield recovered(config.directory, stop)
         return
