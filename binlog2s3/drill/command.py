@@ -42,8 +42,8 @@ from binlog2s3.recover.model import ToTime
 from binlog2s3.restore.engine import Engine
 from binlog2s3.restore.scratch import ScratchServer, user_of
 from binlog2s3.restore.watchdog import Watchdog
+from binlog2s3.retain.once import put_once
 from binlog2s3.store.s3 import opened
-from binlog2s3.stream.remote import where_absent
 
 _MOST_ERROR = 900
 _ROOM = 14
@@ -248,10 +248,8 @@ def _failed(id_: str, source: str, goal: str, started_at: datetime) -> DrillResu
 
 def _write(catalog: Catalog, result: DrillResult) -> None:
     """Write the result once. One that is there is this one: the answer was lost."""
-    key, data = catalog.layout.drill(result.id), result.to_json()
-    DrillResult.from_json(data, key)  # never write what could not be read again
     with suppress(PreconditionError):
-        where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
+        put_once(catalog.store, catalog.layout.drill(result.id), result)
 
 
 def _report_left(config: DrillConfig, catalog: Catalog, left: DrillMarker) -> None:

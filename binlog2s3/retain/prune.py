@@ -63,6 +63,7 @@ from binlog2s3.retain.choose import (
     spent_ids,
 )
 from binlog2s3.retain.leftovers import Leftovers, clear, delete_stored, leftovers_of
+from binlog2s3.retain.once import put_once
 from binlog2s3.retain.view import Deletable, PrintedPrune, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.errors import FullError, MendableError
@@ -338,8 +339,7 @@ class Prune:
         ids = spent_ids(choice.backups, choice.wanted, self._graced(choice), snapshot.lineages)
         names = {one.id: one.name for one in choice.backups}
         for id_ in ids:
-            folder = layout.stored(id_, 1).rpartition("/")[0]
-            infos = [*self._store.list(f"{folder}/")]
+            infos = [*self._store.list(layout.stored_folder(id_))]
             locked = self._locked([layout.backup(id_), *(info.key for info in infos)])
             until = max((hold.until for hold in locked.values() if hold.until), default=None)
             kept = "" if not locked else "Object Lock keeps it"
@@ -492,11 +492,10 @@ class Prune:
 
     def _raise_floor(self, lineage: Lineage, binlog: BinlogName, gtid_set: str) -> None:
         floor = self._floor(lineage, binlog, gtid_set)
-        key, data = self._layout.floor(lineage.id, binlog.number), floor.to_json()
-        LineageFloor.from_json(data, key)  # never write what could not be read again
+        key = self._layout.floor(lineage.id, binlog.number)
         try:
-            where_absent(lambda absent: self._store.put(key, data, if_absent=absent, kept=True))
-        except PreconditionError as error:  # another run's, or ours if an answer was lost
+            put_once(self._store, key, floor)
+        except PreconditionError as error:  # another run's, at another time
             if read(self._store, key, LineageFloor).binlog != binlog:
                 raise ArchiveError(
                     f"{key} is not the floor at {binlog}: somebody else wrote it",

@@ -44,8 +44,9 @@ from binlog2s3.recover.backup_format import BackupPoint, parse_xtrabackup_log
 from binlog2s3.recover.reach import BackupReach
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
-from binlog2s3.retain.backup import print_json, print_rows, put_backup, reachable
+from binlog2s3.retain.backup import backup_at, print_json, print_rows, reachable
 from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
+from binlog2s3.retain.once import put_once
 from binlog2s3.retain.stream_upload import StreamUpload
 from binlog2s3.server.backup_program import (
     BackupProgram,
@@ -223,7 +224,7 @@ class BackupStorer:
                 backup = self._backup(id_, point, stored, server_uuid, flavour)
                 backup, reaches = self._reachable(backup)
                 upload.complete()
-                put_backup(self._catalog, backup)
+                put_once(store, layout.backup(backup.id), backup)
                 self._check_there(backup)
             except BaseException:
                 self._abort(upload)
@@ -368,28 +369,20 @@ class BackupStorer:
     def _backup(
         self, id_: str, point: BackupPoint, stored: Stored, server_uuid: str, flavour: Flavour
     ) -> Backup:
-        config, layout = self._config, self._catalog.layout
-        if point.flavour not in (None, flavour):
-            raise RecoveryError(
-                f"the backup is of a {point.flavour} server, the history is {flavour}'s",
-                hint="is --source the right one?",
-            )
-        folder = layout.stored(id_, 1).rpartition("/")[0]
-        return Backup(
-            id=id_,
-            source=config.source,
-            label=config.label or "",
-            location=f"s3://{config.s3.bucket}/{folder}/",
-            tool=config.tool or point.tool,
-            flavour=flavour,
-            server_uuid=point.server_uuid or server_uuid,
-            gtid_set=point.gtid_set,
-            binlog=point.ends_at.binlog if point.ends_at is not None else None,
-            position=point.ends_at.offset if point.ends_at is not None else None,
-            lineage=None,
+        config, folder = self._config, self._catalog.layout.stored_folder(id_)
+        backup = backup_at(
+            point,
+            config,
+            flavour,
+            id_=id_,
+            location=f"s3://{config.s3.bucket}/{folder}",
             taken_at=stored.began_at,
             registered_at=stored.ended_at,
-            checked=point.checked,
+        )
+        return replace(
+            backup,
+            tool=config.tool or backup.tool,
+            server_uuid=backup.server_uuid or server_uuid,
             stored=stored,
         )
 
