@@ -230,15 +230,14 @@ class _Statements:
     """What a MySQL is told, in the words that its version knows.
 
     `change` takes host, port and whether TLS is used; `verified`, which may follow it, the file of
-    the CA; then `by_gtid`, or `by_place` with file and position. `filter` lacks the names of the
-    tables. `keeps_order` and `workers` are variables.
+    the CA; then `by_gtid`, or `by_place` with file and position. `keeps_order` and `workers` are
+    variables.
     """
 
     change: str
     verified: str
     by_gtid: str
     by_place: str
-    filter: str
     start: str
     start_receiver: str
     stop: str
@@ -249,35 +248,29 @@ class _Statements:
 
 _FOR: Final = f"FOR CHANNEL '{CHANNEL}'"
 _FILTER: Final = f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({{}}) {_FOR}"
-"""The word of it is the same in all versions."""
-_NEW_STATEMENTS: Final = _Statements(
-    change="CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, SOURCE_SSL = %s, "
-    "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, ",
-    verified="SOURCE_SSL_CA = %s, SOURCE_SSL_VERIFY_SERVER_CERT = 1, ",
-    by_gtid=f"SOURCE_AUTO_POSITION = 1 {_FOR}",
-    by_place=f"SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s {_FOR}",
-    filter=_FILTER,
-    start=f"START REPLICA USER = %s PASSWORD = %s {_FOR}",
-    start_receiver=f"START REPLICA IO_THREAD USER = %s PASSWORD = %s {_FOR}",
-    stop=f"STOP REPLICA {_FOR}",
-    remove=f"RESET REPLICA ALL {_FOR}",
-    workers="replica_parallel_workers",
-    keeps_order="replica_preserve_commit_order",
-)
-_OLD_STATEMENTS: Final = _Statements(
-    change="CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_SSL = %s, "
-    "MASTER_CONNECT_RETRY = 1, MASTER_RETRY_COUNT = 1, ",
-    verified="MASTER_SSL_CA = %s, MASTER_SSL_VERIFY_SERVER_CERT = 1, ",
-    by_gtid=f"MASTER_AUTO_POSITION = 1 {_FOR}",
-    by_place=f"MASTER_AUTO_POSITION = 0, MASTER_LOG_FILE = %s, MASTER_LOG_POS = %s {_FOR}",
-    filter=_FILTER,
-    start=f"START SLAVE USER = %s PASSWORD = %s {_FOR}",
-    start_receiver=f"START SLAVE IO_THREAD USER = %s PASSWORD = %s {_FOR}",
-    stop=f"STOP SLAVE {_FOR}",
-    remove=f"RESET SLAVE ALL {_FOR}",
-    workers="slave_parallel_workers",
-    keeps_order="slave_preserve_commit_order",
-)
+"""In all versions; it lacks the names of the tables."""
+
+
+def _statements(change: str, source: str, replica: str) -> _Statements:
+    """The statements in these words."""
+    return _Statements(
+        change=f"{change} TO {source}_HOST = %s, {source}_PORT = %s, {source}_SSL = %s, "
+        f"{source}_CONNECT_RETRY = 1, {source}_RETRY_COUNT = 1, ",
+        verified=f"{source}_SSL_CA = %s, {source}_SSL_VERIFY_SERVER_CERT = 1, ",
+        by_gtid=f"{source}_AUTO_POSITION = 1 {_FOR}",
+        by_place=f"{source}_AUTO_POSITION = 0, {source}_LOG_FILE = %s, {source}_LOG_POS = %s "
+        f"{_FOR}",
+        start=f"START {replica} USER = %s PASSWORD = %s {_FOR}",
+        start_receiver=f"START {replica} IO_THREAD USER = %s PASSWORD = %s {_FOR}",
+        stop=f"STOP {replica} {_FOR}",
+        remove=f"RESET {replica} ALL {_FOR}",
+        workers=f"{replica.lower()}_parallel_workers",
+        keeps_order=f"{replica.lower()}_preserve_commit_order",
+    )
+
+
+_NEW_STATEMENTS: Final = _statements("CHANGE REPLICATION SOURCE", "SOURCE", "REPLICA")
+_OLD_STATEMENTS: Final = _statements("CHANGE MASTER", "MASTER", "SLAVE")
 
 
 class MysqlChannel(Channel):
@@ -319,7 +312,7 @@ class MysqlChannel(Channel):
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
         """See `Channel`."""
         names = ", ".join(f"{quoted(database)}.{quoted(table)}" for database, table in tables)
-        self._rows(self._say.filter.format(names))
+        self._rows(_FILTER.format(names))
 
     def start(self, account: Account, *, receive_only: bool = False) -> None:
         """See `Channel`."""
