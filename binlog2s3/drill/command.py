@@ -39,7 +39,7 @@ from binlog2s3.formatting import (
 )
 from binlog2s3.output import Field, page_on, say
 from binlog2s3.recover.model import ToTime
-from binlog2s3.restore.engine import Engine
+from binlog2s3.restore.engine import Engine, choose, refuse_root
 from binlog2s3.restore.scratch import ScratchServer, user_of
 from binlog2s3.restore.watchdog import Watchdog
 from binlog2s3.retain.once import put_once
@@ -116,7 +116,7 @@ class _Drill:
         self._workspace = DrillWorkspace(
             config.work_dir.absolute(), begun, server_user=user_of(config.mysqld_option)
         )
-        self._engine = Engine(config, catalog, self._workspace, begun.id)
+        self._catalog = catalog
 
     def run(self) -> tuple[DrillResult, Binlog2s3Error | None, Path | None]:
         """The result; why it failed; where its logs are kept. Everything else is removed."""
@@ -165,23 +165,24 @@ class _Drill:
     # The steps
 
     def _prove(self) -> None:
-        engine = self._engine
-        engine.refuse_root()
-        if self._config.check_sql is not None:  # now, and not after hours of restoring
-            self._statements = statements_in(self._config.check_sql)
-        choice = engine.choose()
+        config = self._config
+        refuse_root(config)
+        if config.check_sql is not None:  # now, and not after hours of restoring
+            self._statements = statements_in(config.check_sql)
+        choice = choose(config, self._catalog)
         self._backup = choice.backup
-        version = engine.refuse_programs(choice)
+        engine = Engine(config, self._catalog, self._workspace, self._result.id, choice)
+        version = engine.refuse_programs()
         self._at("restore")
-        reached = engine.load(choice, version)
+        reached = engine.load(version)
         self._at("start")
-        server = engine.start(choice)
-        reached = engine.compare(choice, server, reached)
+        server = engine.start()
+        reached = engine.compare(server, reached)
         self._result = replace(
             self._result, restored=reached.restored, server_version=reached.server_version
         )
         self._at("apply")
-        plan, reached = engine.apply(choice, server, reached)
+        plan, reached = engine.apply(server, reached)
         until = plan.goal.at_us if isinstance(plan.goal, ToTime) else plan.reach.latest_us
         self._result = replace(
             self._result,

@@ -40,7 +40,7 @@ from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Stage, held
 from binlog2s3.restore.document import PrintedChoice, PrintedRestore
-from binlog2s3.restore.engine import Choice, Engine, Reached, has_gtids, is_other_series
+from binlog2s3.restore.engine import Choice, Engine, Reached, choose, is_other_series, refuse_root
 from binlog2s3.restore.scratch import ScratchServer, ScratchSettings, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
@@ -109,14 +109,8 @@ class _Restore:
         self._settings = Settings()
         if config.defaults_file is not None:
             self._settings = settings_of(config.defaults_file, config.data_dir)
-        self._engine = Engine(
-            config,
-            catalog,
-            directory.workspace,
-            self._marker.id,
-            more=self._settings.options,
-            outside=outside,
-        )
+        self._outside = outside
+        self._engine: Engine  # once the base backup is chosen
         self._version = ServerVersion("")
 
     def run(self) -> tuple[Marker, Settings] | None:
@@ -126,14 +120,23 @@ class _Restore:
         if left is not None and left.stage == "place" and not config.dry_run:
             self._place()
             return self._marker, self._settings
-        self._engine.refuse_root()
+        refuse_root(config)
         loaded: str | None = None
         if left is not None and left.reached is not None and left.stage not in ("restore", "place"):
             loaded = left.reached.backup
-        choice = self._engine.choose(config.from_backup_id or loaded)
+        choice = choose(config, self._catalog, config.from_backup_id or loaded)
         if loaded not in (None, choice.backup.id):
             raise self._unlike(f"of the base backup {loaded}")
-        self._version = self._engine.refuse_programs(choice)
+        self._engine = Engine(
+            config,
+            self._catalog,
+            self._directory.workspace,
+            self._marker.id,
+            choice,
+            more=self._settings.options,
+            outside=self._outside,
+        )
+        self._version = self._engine.refuse_programs()
         self._refuse_version(choice)
         self._show(choice)
         if config.dry_run:
@@ -145,7 +148,7 @@ class _Restore:
                 hint="does the disk hang? see ps and dmesg",
             )
         try:
-            self._do(choice)
+            self._do()
         except (Binlog2s3Error, OSError) as error:
             hint = getattr(error, "hint", "") or "check the disk of --data-dir"
             work = self._directory.workspace.directory
@@ -304,25 +307,25 @@ class _Restore:
 
     # Doing it
 
-    def _do(self, choice: Choice) -> None:
+    def _do(self) -> None:
         work = self._directory.workspace
         work.set_logs_aside()
         with Watchdog(work.directory, logs=(work.restore_log, work.server_log), larger=_LARGER):
-            reached = self._loaded(choice)
+            reached = self._loaded()
             if self._marker.stage in ("start", "apply"):
-                reached = self._forward(choice, reached)
+                reached = self._forward(reached)
             self._tell("finish")
-            server = self._engine.start(choice)
+            server = self._engine.start()
             self._settle(server, reached)
             self._engine.stop()
             self._note("place")
         self._place()
 
-    def _loaded(self, choice: Choice) -> Reached:
+    def _loaded(self) -> Reached:
         """What an earlier run has reached, or, from the beginning, the restored base backup."""
-        reached = self._marker.reached
+        reached, choice = self._marker.reached, self._engine.choice
         if self._marker.stage != "restore":
-            why = self._why_again(choice)
+            why = self._why_again()
             if reached is not None and not why:
                 return reached
             say("warning", f"{why}: it begins again")
@@ -331,66 +334,66 @@ class _Restore:
             stage="restore",
             goal=self._goal,
             tz=choice.tz,
-            has_gtids=has_gtids(choice),
+            has_gtids=choice.has_gtids,
             tables=self._tables,
             reached=None,
         )
         self._directory.begin(self._marker)
         self._tell("restore")
-        reached = self._engine.load(choice, self._version)
+        reached = self._engine.load(self._version)
         self._note("start", reached=reached)
         return reached
 
-    def _forward(self, choice: Choice, reached: Reached) -> Reached:
+    def _forward(self, reached: Reached) -> Reached:
         """Start the server, see that it is the backup, and apply the binlogs."""
         self._tell("start")
-        server = self._engine.start(choice)
+        server = self._engine.start()
         if self._marker.stage == "start":
-            reached = self._engine.compare(choice, server, reached)
+            reached = self._engine.compare(server, reached)
             with server.connection() as connection:
                 events = events_of(connection)
             self._note("apply", reached=reached, events=events, tables=self._tables)
         elif self._marker.tables != self._tables:
             self._note("apply", tables=self._tables)
         self._tell("apply")
-        plan, reached = self._engine.apply(choice, server, reached)
+        plan, reached = self._engine.apply(server, reached)
         with server.connection() as connection:
-            wanted = self._wanted(choice, plan, events_of(connection))
+            wanted = self._wanted(plan, events_of(connection))
         self._note("finish", goal=self._goal, reached=reached, wanted=wanted)
         self._engine.stop()
         return reached
 
-    def _wanted(self, choice: Choice, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
+    def _wanted(self, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
         """The events that the roll-forward has disabled, with their status on the source."""
         before = {one.key for one in self._marker.events if one.status == "replica"}
         if not any(one.status == "replica" and one.key not in before for one in now):
             return ()
         try:
-            found = self._engine.statuses(choice, self._marker.events, plan.stop)
+            found = self._engine.statuses(self._marker.events, plan.stop)
         except (ArchiveError, RecoveryError) as error:
             say("warning", f"whether the source had enabled its events is unknown: {error}")
             return ()
         wanted = (replace(one, status=found.of(one)) for one in now if one.status == "replica")
         return tuple(one for one in wanted if one.status != "unknown")
 
-    def _why_again(self, choice: Choice) -> str:
+    def _why_again(self) -> str:
         """Why what an earlier run has restored cannot be continued; "" if it can."""
         reached = self._marker.reached
         if reached is None:
             return "another version of binlog2s3 has begun it"
         if is_other_series(reached.server_version, self._version.text):
             return f"a server of version {reached.server_version} has made it"
-        if self._marker.stage == "apply" and not self._can_continue(choice):
+        if self._marker.stage == "apply" and not self._can_continue():
             return "the server cannot say what was applied"
         return ""
 
-    def _can_continue(self, choice: Choice) -> bool:
+    def _can_continue(self) -> bool:
         """Whether the server can say what of the binlogs was applied to it, if anything was.
 
         A MySQL with GTIDs always can. Others can by the note of an interrupted `pitr`: without it
         that was not begun, or has ended, and nothing tells which.
         """
-        server = self._engine.start(choice)
+        server = self._engine.start()
         try:
             with server.connection() as connection:
                 facts = target.facts(connection, server.login())

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from binlog2s3.archive.backups import Backup, look_up, one_of
+from binlog2s3.archive.backups import Backup, Registered, look_up, one_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
@@ -87,6 +87,12 @@ class Choice:
     is_place_sure: bool
     only: OnlyTables | None = None
 
+    @property
+    def has_gtids(self) -> bool:
+        """Whether the source had GTIDs: so does the private server."""
+        plan = self.plan
+        return self.backup.gtid_set is not None or bool(plan.before) or bool(plan.adds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
@@ -116,8 +122,101 @@ class Reached:
     without_history: tuple[str, ...] | None = ()
 
 
+def refuse_root(config: Restoring) -> None:
+    """Raise RecoveryError if the server program would have to run as root."""
+    if os.geteuid() == 0 and user_of(config.mysqld_option) is None:
+        named = named_user(config.mysqld_option)
+        raise RecoveryError(
+            f"this machine has no user {clean(named)}"
+            if named
+            else f"{config.mysqld} does not start as root",
+            hint="run this as another user, or give --mysqld-option=--user=NAME, of a user of "
+            "this machine",
+        )
+
+
+def choose(config: Restoring, catalog: Catalog, named: str | None = None) -> Choice:
+    """The newest registered backup that reaches the goal, or the one that is named.
+
+    Raises RecoveryError if there is none, or if the binlogs show that these tables alone cannot
+    be applied: `pitr` would refuse that only after the backup was restored.
+    """
+    with progress_of("entries") as advance:
+        snapshot = _snapshot(config, catalog, advance)
+        backup, plan = _chosen(config, look_up(catalog), snapshot, named)
+        return Choice(
+            backup=backup,
+            plan=plan,
+            version=version_of_source(plan, snapshot),
+            tz=_tz(plan, snapshot),
+            is_place_sure=is_place_sure(backup, snapshot),
+            only=_only(config, plan, snapshot) if config.recovery.tables else None,
+        )
+
+
+def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot:
+    workers = Workers(config.s3.threads)
+    return snapshot_of(catalog, workers, url(config.s3), advance=advance)
+
+
+def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
+    extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
+    with pitr_named():
+        found = Examination(config.recovery.tables, plan, extract.stream)
+        for refusal in found.refusals:
+            raise refusal
+        return found.found()
+
+
+def _chosen(
+    config: Restoring, there: Registered, snapshot: Snapshot, named: str | None
+) -> tuple[Backup, Plan]:
+    goal, lineage = goal_of(config.recovery), config.recovery.goal.lineage
+    for error in there.unreadable:
+        say("warning", f"{error}; it is not used")
+    backups = there.restorable
+    if named is not None:
+        backup = one_of(there.backups, named)
+        backups = [one for one in backups if one == backup]
+        if not backups:
+            raise RecoveryError(
+                f"{backup.name} is no base backup that can be restored: "
+                f"{'; '.join(backup.defects) or 'the bucket does not have all of it'}",
+                hint="`binlog2s3 backup list` shows the others",
+            )
+    if not backups:
+        raise RecoveryError(
+            "no base backup is registered",
+            hint="make one: `binlog2s3 backup run`, or register one that was made: `binlog2s3 "
+            "backup add`",
+        )
+    usable = [
+        one for one in backups if config.restore_command is not None or by_stream.is_built_in(one)
+    ]
+    if not usable:
+        raise RecoveryError(
+            f"{backups[-1].name} was not stored by `backup run` with a tool that is built in",
+            hint="say how it is restored: --restore-command",
+        )
+    chosen = best_for(usable, goal, snapshot, lineage)
+    if chosen is None:
+        why = _refusal(usable[-1], goal, snapshot, lineage)
+        if isinstance(why, GoalError):
+            raise why
+        which = "the newest, " if len(usable) > 1 or named is None else ""
+        raise RecoveryError(
+            f"no registered base backup reaches the goal; {which}"
+            f"{usable[-1].name}, does not: {why}",
+            hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
+            "missing or damaged",
+        )
+    return chosen
+
+
 class Engine:
-    """One restore into one workspace. Its steps are called in order, in one or several processes.
+    """One restore of a choice into one workspace, in steps.
+
+    They are called in order, in one or several processes.
 
     `more`: options of the private server besides the operator's.
     """
@@ -128,6 +227,7 @@ class Engine:
         catalog: Catalog,
         workspace: Workspace,
         id_: str,
+        choice: Choice,
         *,
         more: Sequence[str] = (),
         outside: Outside = OUTSIDE,
@@ -137,60 +237,18 @@ class Engine:
         self._catalog = catalog
         self._workspace = workspace
         self._id = id_
+        self.choice = choice
         self._more = tuple(more)
         self._outside = outside
         self._running: ScratchServer | None = None
 
-    # choose
-
-    def refuse_root(self) -> None:
-        """Raise RecoveryError if the server program would have to run as root."""
-        if os.geteuid() == 0 and user_of(self._config.mysqld_option) is None:
-            named = named_user(self._config.mysqld_option)
-            raise RecoveryError(
-                f"this machine has no user {clean(named)}"
-                if named
-                else f"{self._config.mysqld} does not start as root",
-                hint="run this as another user, or give --mysqld-option=--user=NAME, of a user of "
-                "this machine",
-            )
-
-    def choose(self, named: str | None = None) -> Choice:
-        """The newest registered backup that reaches the goal, or the one that is named.
-
-        Raises RecoveryError if there is none, or if the binlogs show that these tables alone cannot
-        be applied: `pitr` would refuse that only after the backup was restored.
-        """
-        with progress_of("entries") as advance:
-            snapshot = self._snapshot(advance)
-            backup, plan = self._chosen(snapshot, named)
-            return Choice(
-                backup=backup,
-                plan=plan,
-                version=version_of_source(plan, snapshot),
-                tz=_tz(plan, snapshot),
-                is_place_sure=is_place_sure(backup, snapshot),
-                only=self._only(plan, snapshot) if self._recovery.tables else None,
-            )
-
-    def _snapshot(self, advance: Advance) -> Snapshot:
-        s3 = self._config.s3
-        return snapshot_of(self._catalog, Workers(s3.threads), url(s3), advance=advance)
-
-    def _only(self, plan: Plan, snapshot: Snapshot) -> OnlyTables:
-        extract = Extract(snapshot.blocks, concurrency=self._config.s3.concurrency)
-        with pitr_named():
-            found = Examination(self._recovery.tables, plan, extract.stream)
-            for refusal in found.refusals:
-                raise refusal
-            return found.found()
-
-    def refuse_programs(self, choice: Choice) -> ServerVersion:
+    def refuse_programs(self) -> ServerVersion:
         """See that the programs can restore it; the version of the server program.
 
         Raises RecoveryError, before anything is made.
         """
-        backup, found = choice.backup, version_of(self._config.mysqld, choice.plan.flavour)
+        backup = self.choice.backup
+        found = version_of(self._config.mysqld, self.choice.plan.flavour)
         socket = socket_of(self._workspace)
         if self._config.restore_command is None:
             by_stream.programs_for(backup.tool, self._config.mysqld, self._config.program)
@@ -199,78 +257,34 @@ class Engine:
             refuse_values(self._config.restore_command, backup, values)
         return found
 
-    def _chosen(self, snapshot: Snapshot, named: str | None) -> tuple[Backup, Plan]:
-        goal, lineage = goal_of(self._recovery), self._recovery.goal.lineage
-        there = look_up(self._catalog)
-        for error in there.unreadable:
-            say("warning", f"{error}; it is not used")
-        backups = there.restorable
-        if named is not None:
-            backup = one_of(there.backups, named)
-            backups = [one for one in backups if one == backup]
-            if not backups:
-                raise RecoveryError(
-                    f"{backup.name} is no base backup that can be restored: "
-                    f"{'; '.join(backup.defects) or 'the bucket does not have all of it'}",
-                    hint="`binlog2s3 backup list` shows the others",
-                )
-        if not backups:
-            raise RecoveryError(
-                "no base backup is registered",
-                hint="make one: `binlog2s3 backup run`, or register one that was made: `binlog2s3 "
-                "backup add`",
-            )
-        usable = [one for one in backups if self._can_restore(one)]
-        if not usable:
-            raise RecoveryError(
-                f"{backups[-1].name} was not stored by `backup run` with a tool that is built in",
-                hint="say how it is restored: --restore-command",
-            )
-        chosen = best_for(usable, goal, snapshot, lineage)
-        if chosen is None:
-            why = _refusal(usable[-1], goal, snapshot, lineage)
-            if isinstance(why, GoalError):
-                raise why
-            which = "the newest, " if len(usable) > 1 or named is None else ""
-            raise RecoveryError(
-                f"no registered base backup reaches the goal; {which}"
-                f"{usable[-1].name}, does not: {why}",
-                hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
-                "missing or damaged",
-            )
-        return chosen
-
-    def _can_restore(self, backup: Backup) -> bool:
-        return self._config.restore_command is not None or by_stream.is_built_in(backup)
-
     # restore
 
-    def load(self, choice: Choice, version: ServerVersion) -> Reached:
+    def load(self, version: ServerVersion) -> Reached:
         """Restore the backup by a server program of this version.
 
         Everything is on the disk then, and the private server is down. Perhaps only that can say
         whether it is this backup.
         """
-        backup, workspace = choice.backup, self._workspace
+        backup, workspace = self.choice.backup, self._workspace
         reached = Reached(
             backup=backup.id,
             label=backup.label,
             server_version=version.text,
-            flavour=choice.plan.flavour,
+            flavour=self.choice.plan.flavour,
         )
-        server = self._server(choice)
+        server = self._server()
         if self._goes_into_server(backup):
             server.initialise()
             server.start()
             if self._config.restore_command is None:
-                reached = self._load_stream(choice, server, reached)
+                reached = self._load_stream(server, reached)
             else:
                 self._run_command(backup, into_server=True)
             server.stop()
         else:
             workspace.make_data()
             if self._config.restore_command is None:
-                reached = self._load_stream(choice, server, reached)
+                reached = self._load_stream(server, reached)
             else:
                 self._run_command(backup, into_server=False)
             if is_empty(workspace.data):
@@ -283,7 +297,7 @@ class Engine:
                 self._give_data()
             found = identity.by_file(workspace.data, backup)
             found = found or identity.by_binlogs(workspace.data, backup)
-            if not choice.is_place_sure:  # a backup of the other history says the same
+            if not self.choice.is_place_sure:  # a backup of the other history says the same
                 found = ""
             reached = replace(reached, restored=reached.restored or found)
         take_identity(workspace.data)
@@ -299,16 +313,16 @@ class Engine:
         command = self._config.restore_command or ""
         restore(command, backup, self._workspace, self._id, into_server=into_server)
 
-    def _load_stream(self, choice: Choice, server: ScratchServer, reached: Reached) -> Reached:
+    def _load_stream(self, server: ScratchServer, reached: Reached) -> Reached:
         has_past = True
-        backup, config = choice.backup, self._config
+        backup, config = self.choice.backup, self._config
         assert backup.stored is not None  # noqa: S101 - only such ones are chosen
         programs = by_stream.programs_for(backup.tool, config.mysqld, config.program)
         layout = self._catalog.layout
         with progress_of("bytes of the base backup") as advance:
             stream = read_stored(self._catalog.store, layout, backup.id, backup.stored, advance)
             if by_stream.is_dump(backup):
-                flavour, made_at = choice.plan.flavour, backup.stored.began_at
+                flavour, made_at = self.choice.plan.flavour, backup.stored.began_at
                 has_past = by_stream.load(stream, programs[0], server, flavour, made_at)
             else:
                 by_stream.unpack(stream, programs, self._workspace, self._id)
@@ -326,9 +340,9 @@ class Engine:
 
     # start, apply
 
-    def start(self, choice: Choice) -> ScratchServer:
+    def start(self) -> ScratchServer:
         """Start the private server."""
-        server = self._server(choice)
+        server = self._server()
         server.start()
         self._running = server
         return server
@@ -339,13 +353,14 @@ class Engine:
             self._running.stop()
             self._running = None
 
-    def compare(self, choice: Choice, server: ScratchServer, reached: Reached) -> Reached:
+    def compare(self, server: ScratchServer, reached: Reached) -> Reached:
         """See that what was restored is the registered backup.
 
         Raises RecoveryError if it is another one, or, without --trust-restore-command, if nothing
         says so.
         """
-        data, backup, flavour = self._workspace.data, choice.backup, choice.plan.flavour
+        choice, data = self.choice, self._workspace.data
+        backup, flavour = choice.backup, choice.plan.flavour
         restored, without_history = reached.restored, reached.without_history
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
@@ -358,7 +373,7 @@ class Engine:
                     "program of the source's series with --mysqld",
                 )
             # MySQL's GTIDs always say it; MariaDB's may be those that the source had replicated
-            if has_gtids(choice) and (flavour == "mysql" or not restored):
+            if choice.has_gtids and (flavour == "mysql" or not restored):
                 restored = identity.by_gtids(connection, data, backup, flavour) or restored
             if without_history is None:
                 without_history = versioned_tables(connection).tables
@@ -377,13 +392,13 @@ class Engine:
             without_history=without_history,
         )
 
-    def apply(
-        self, choice: Choice, server: ScratchServer, reached: Reached
-    ) -> tuple[Plan, Reached]:
+    def apply(self, server: ScratchServer, reached: Reached) -> tuple[Plan, Reached]:
         """Roll it forward to the goal by `pitr`: the plan that it carried out, what it proved."""
         with pitr_named():
             plan, result = pitr.recover(
-                replace(self._recovery, target=server.account, from_backup_id=choice.backup.id),
+                replace(
+                    self._recovery, target=server.account, from_backup_id=self.choice.backup.id
+                ),
                 self._outside,
             )
         return plan, replace(
@@ -397,11 +412,11 @@ class Engine:
             prepared=result.prepared or (),
         )
 
-    def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
+    def statuses(self, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
-        found = Statuses(before)
+        choice, found = self.choice, Statuses(before)
         with progress_of("entries") as advance:
-            snapshot = self._snapshot(advance)
+            snapshot = _snapshot(self._config, self._catalog, advance)
             plan = plan_for(choice.backup, ToPosition(stop.place), snapshot, choice.plan.lineage)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
@@ -414,10 +429,11 @@ class Engine:
             found.look(stream, ids)
         return found
 
-    def _server(self, choice: Choice) -> ScratchServer:
+    def _server(self) -> ScratchServer:
+        choice = self.choice
         settings = ScratchSettings(
             flavour=choice.plan.flavour,
-            has_gtids=has_gtids(choice),
+            has_gtids=choice.has_gtids,
             log_bin=choice.plan.stop.binlog.prefix,
             more=(*self._more, *self._config.mysqld_option),
             tz=choice.tz,
@@ -438,12 +454,6 @@ def pitr_named() -> Iterator[None]:
                 "`restore --keep-running` to a goal before that: docs/guides/restore.md)"
             )
         raise
-
-
-def has_gtids(choice: Choice) -> bool:
-    """Whether the source had GTIDs: so does the private server."""
-    plan = choice.plan
-    return choice.backup.gtid_set is not None or bool(plan.before) or bool(plan.adds)
 
 
 def version_of_source(plan: Plan, history: BucketHistory) -> str:
