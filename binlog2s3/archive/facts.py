@@ -6,7 +6,7 @@ from typing import Literal
 
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
 from binlog2s3.archive.parts import BLOCK_SIZE, Block
-from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids
 from binlog2s3.binlog.scanner import Scanner
@@ -111,13 +111,8 @@ class Facts:
 
 def added_gtids(known: Facts) -> AddedGtids:
     """What is known of a binlog of MariaDB, to find a GTID."""
-    before, added = known.gtids_before, known.gtids_added
-    return AddedGtids(
-        before=before if isinstance(before, MariadbGtidList) else None,
-        added=added if isinstance(added, MariadbGtidList) else None,
-        count=known.transactions - known.anonymous,
-        back=known.gtids_go_back,
-    )
+    count, back = known.transactions - known.anonymous, known.gtids_go_back
+    return AddedGtids.of(known.gtids_before, known.gtids_added, count, back=back)
 
 
 def facts_of(entry: EntryRow, lineage: Lineage) -> Facts:

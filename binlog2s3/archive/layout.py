@@ -98,7 +98,11 @@ class Layout:
 
     def stored(self, id_: str, number: int) -> str:
         """Key of an object of a stored backup: the first one has number 1."""
-        return f"{self.stored_backups}{id_}/{number:04d}"
+        return f"{self.stored_folder(id_)}{number:04d}"
+
+    def stored_folder(self, id_: str) -> str:
+        """Prefix of the objects of a stored backup."""
+        return f"{self.stored_backups}{id_}/"
 
     def stored_place(self, key: str) -> tuple[str, int] | None:
         """The id of the backup, and the number of the object, that this key is of."""

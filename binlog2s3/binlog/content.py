@@ -179,7 +179,7 @@ _CHANGES_SHOWN, _STATEMENTS_SHOWN, _TEXT_SHOWN = 8, 3, 300
 
 OnStatement: TypeAlias = Callable[[Statement], None]
 """Called for each statement."""
-ROW_KINDS = frozenset({"insert", "update", "delete"})
+ROW_KINDS: frozenset[ChangeKind] = frozenset({"insert", "update", "delete"})
 
 _WANTED = wanted_types(
     *ROWS_EVENTS,

@@ -11,7 +11,7 @@ is never guessed.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.scanner import Transaction
@@ -109,6 +109,18 @@ class AddedGtids:
     added: MariadbGtidList | None
     count: int
     back: bool | None = None
+
+    @classmethod
+    def of(
+        cls, before: Gtids | None, added: Gtids | None, count: int, *, back: bool | None = None
+    ) -> Self:
+        """These of a binlog of MariaDB; a set of MySQL's tells nothing here."""
+        return cls(
+            before=before if isinstance(before, MariadbGtidList) else None,
+            added=added if isinstance(added, MariadbGtidList) else None,
+            count=count,
+            back=back,
+        )
 
     def may_have(self, gtid: Gtid) -> bool:
         """Whether a transaction of it may have this GTID."""

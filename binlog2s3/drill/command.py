@@ -26,7 +26,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_writing
 from binlog2s3.config.drill import DrillConfig, IoClass
 from binlog2s3.drill.checks import check_statements, check_tables, statements_in
-from binlog2s3.drill.workspace import DrillWorkspace, LeftDrill, clean_up, locked
+from binlog2s3.drill.workspace import DrillMarker, DrillWorkspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, PreconditionError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
@@ -38,13 +38,12 @@ from binlog2s3.formatting import (
     one_line,
 )
 from binlog2s3.output import Field, page_on, say
-from binlog2s3.recover.model import Plan, ToTime
-from binlog2s3.recover.view import Result
-from binlog2s3.restore.engine import Engine
+from binlog2s3.recover.model import ToTime
+from binlog2s3.restore.engine import Engine, choose, refuse_root
 from binlog2s3.restore.scratch import ScratchServer, user_of
 from binlog2s3.restore.watchdog import Watchdog
+from binlog2s3.retain.once import put_once
 from binlog2s3.store.s3 import opened
-from binlog2s3.stream.remote import where_absent
 
 _MOST_ERROR = 900
 _ROOM = 14
@@ -113,15 +112,11 @@ class _Drill:
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
         self._result = _failed(new_id(now), config.source, goal, now)
-        id_ = self._result.id
+        begun = DrillMarker(id=self._result.id, source=config.source, started_at=now)
         self._workspace = DrillWorkspace(
-            config.work_dir.absolute(),
-            id_,
-            config.source,
-            now,
-            server_user=user_of(config.mysqld_option),
+            config.work_dir.absolute(), begun, server_user=user_of(config.mysqld_option)
         )
-        self._engine = Engine(config, catalog, self._workspace, id_)
+        self._catalog = catalog
 
     def run(self) -> tuple[DrillResult, Binlog2s3Error | None, Path | None]:
         """The result; why it failed; where its logs are kept. Everything else is removed."""
@@ -170,26 +165,24 @@ class _Drill:
     # The steps
 
     def _prove(self) -> None:
-        engine = self._engine
-        engine.refuse_root()
-        if self._config.check_sql is not None:  # now, and not after hours of restoring
-            self._statements = statements_in(self._config.check_sql)
-        choice = engine.choose()
+        config = self._config
+        refuse_root(config)
+        if config.check_sql is not None:  # now, and not after hours of restoring
+            self._statements = statements_in(config.check_sql)
+        choice = choose(config, self._catalog)
         self._backup = choice.backup
-        engine.refuse_programs(choice)
+        engine = Engine(config, self._catalog, self._workspace, self._result.id, choice)
+        version = engine.refuse_programs()
         self._at("restore")
-        loaded = engine.load(choice)
+        reached = engine.load(version)
         self._at("start")
-        server = engine.start(choice)
-        found = engine.compare(choice, server, loaded)
-        self._result = replace(self._result, restored=found.by, server_version=found.version)
+        server = engine.start()
+        reached = engine.compare(server, reached)
+        self._result = replace(
+            self._result, restored=reached.restored, server_version=reached.server_version
+        )
         self._at("apply")
-        engine.apply(choice, server, self._applied)
-        self._at("check")
-        self._check(server)
-        engine.stop()
-
-    def _applied(self, plan: Plan, result: Result | None) -> None:
+        plan, reached = engine.apply(server, reached)
         until = plan.goal.at_us if isinstance(plan.goal, ToTime) else plan.reach.latest_us
         self._result = replace(
             self._result,
@@ -197,8 +190,11 @@ class _Drill:
             binlog=plan.stop.binlog,
             position=plan.stop.offset,
             proven_until=moment_of(until) if until is not None else None,
-            transactions=result.transactions if result is not None else 0,
+            transactions=reached.transactions,
         )
+        self._at("check")
+        self._check(server)
+        engine.stop()
 
     def _check(self, server: ScratchServer) -> None:
         with server.connection() as connection:
@@ -253,13 +249,11 @@ def _failed(id_: str, source: str, goal: str, started_at: datetime) -> DrillResu
 
 def _write(catalog: Catalog, result: DrillResult) -> None:
     """Write the result once. One that is there is this one: the answer was lost."""
-    key, data = catalog.layout.drill(result.id), result.to_json()
-    DrillResult.from_json(data, key)  # never write what could not be read again
     with suppress(PreconditionError):
-        where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
+        put_once(catalog.store, catalog.layout.drill(result.id), result)
 
 
-def _report_left(config: DrillConfig, catalog: Catalog, left: LeftDrill) -> None:
+def _report_left(config: DrillConfig, catalog: Catalog, left: DrillMarker) -> None:
     """Tell of a drill that was killed, and write its result for it."""
     text = f"it was killed during the step {left.step!r}"
     logs = config.work_dir / f"failed-{left.id}"

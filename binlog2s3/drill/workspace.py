@@ -14,16 +14,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from binlog2s3 import private
-from binlog2s3.archive.codec import BACKUP_ID
+from binlog2s3.archive.codec import BACKUP_ID, Moment, as_fields, converted
 from binlog2s3.archive.drills import DrillStep
 from binlog2s3.errors import RecoveryError
-from binlog2s3.formatting import iso_text
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.workspace import LOGS, Workspace, delete, read_marker
 
@@ -33,14 +31,15 @@ _MOST_FAILED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftDrill:
-    """A drill that was killed: its id, its source, where it was, and when it began."""
+class DrillMarker:
+    """How far a drill is: drill.json. `backup`: the id of the base backup, once it is chosen."""
 
     id: str
     source: str
-    step: DrillStep
-    backup: str | None
-    started_at: datetime
+    pid: int = field(default_factory=os.getpid)
+    step: DrillStep = "choose"
+    backup: str | None = None
+    started_at: Moment
 
 
 @contextmanager
@@ -72,36 +71,18 @@ class DrillWorkspace(Workspace):
     """The private directory of one drill, `drill-<id>` below --work-dir."""
 
     def __init__(
-        self,
-        work_dir: Path,
-        id_: str,
-        source: str,
-        started_at: datetime,
-        *,
-        server_user: int | None = None,
+        self, work_dir: Path, begun: DrillMarker, *, server_user: int | None = None
     ) -> None:
-        super().__init__(work_dir / f"drill-{id_}", _MARKER, server_user=server_user)
-        self._id = id_
-        self._source = source
-        self._started_at = started_at
+        super().__init__(work_dir / f"drill-{begun.id}", _MARKER, server_user=server_user)
+        self._begun = begun
 
     def make(self) -> None:
         """Make the directory with its marker. Raises RecoveryError."""
-        self.make_with(self._said("choose", None))
+        self.make_with(as_fields(self._begun))
 
     def at(self, step: DrillStep, backup: str | None) -> None:
         """Note the step, for the next drill if this one is killed."""
-        self.note(self._said(step, backup))
-
-    def _said(self, step: DrillStep, backup: str | None) -> dict[str, object]:
-        return {
-            "id": self._id,
-            "source": self._source,
-            "pid": os.getpid(),
-            "step": step,
-            "backup": backup,
-            "started_at": iso_text(self._started_at),
-        }
+        self.note(as_fields(replace(self._begun, step=step, backup=backup)))
 
     def remove(self, *, failed: bool) -> Path | None:
         """End all processes of the drill and delete its data; returns where failed logs are kept.
@@ -109,15 +90,15 @@ class DrillWorkspace(Workspace):
         An interrupt is raised when all is removed. Raises RecoveryError if something is left.
         """
         try:
-            return _remove(self.directory, self._id, failed=failed)
+            return _remove(self.directory, self._begun.id, failed=failed)
         except KeyboardInterrupt:  # a first SIGTERM; a second one ends the process at once
             if self.directory.is_dir():
-                _remove(self.directory, self._id, failed=True)
+                _remove(self.directory, self._begun.id, failed=True)
             raise
 
 
 def clean_up(
-    work_dir: Path, report: Callable[[LeftDrill], None], *, server_user: int | None = None
+    work_dir: Path, report: Callable[[DrillMarker], None], *, server_user: int | None = None
 ) -> list[Path]:
     """Remove what killed drills have left, the oldest first; returns what is unknown and stays.
 
@@ -145,21 +126,13 @@ def clean_up(
     return unknown
 
 
-def _read(directory: Path, id_: str) -> LeftDrill | None:
+def _read(directory: Path, id_: str) -> DrillMarker | None:
     """What a marker says; None if there is none, or if it is of another directory."""
     try:
-        said = json.loads(read_marker(directory / _MARKER))
-        if said["id"] != id_:
-            return None
-        return LeftDrill(
-            id=id_,
-            source=str(said["source"]),
-            step=said["step"],
-            backup=said["backup"],
-            started_at=datetime.fromisoformat(said["started_at"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        found = converted(json.loads(read_marker(directory / _MARKER)), DrillMarker)
+    except (OSError, ValueError):
         return None
+    return found if found.id == id_ else None
 
 
 def _remove(

@@ -20,8 +20,9 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.server.version import ServerVersion
 
 Tool: TypeAlias = Literal[
-    "mysqldump", "mariadb-dump", "xtrabackup", "mariabackup", "mydumper", "mysqlsh"
+    "mysqldump", "mariadb-dump", "xtrabackup", "mariabackup", "mydumper", "mysqlsh", "other"
 ]
+"""What made a base backup; `other`: its operator says where it ends."""
 
 HINT = (
     "say where the backup ends: its GTID set, or its binlog and position (--from-gtid-set, or "

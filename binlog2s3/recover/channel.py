@@ -19,7 +19,6 @@ from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
 from binlog2s3.recover.target import CHANNEL, TargetFacts
 from binlog2s3.replication.login import Account
-from binlog2s3.replication.queries import Plugin
 from binlog2s3.server.connection import Server
 from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
 from binlog2s3.server.sql import quoted, text_of
@@ -105,8 +104,6 @@ class Channel(ABC):
     """Its value for one transaction at a time."""
     settings: tuple[str, ...]
     """The global settings that a run may change for a while."""
-    plugin: Plugin
-    """The authentication plugin that the target can use."""
 
     def __init__(self, server: Server, version: ServerVersion) -> None:
         self._server = server
@@ -233,15 +230,14 @@ class _Statements:
     """What a MySQL is told, in the words that its version knows.
 
     `change` takes host, port and whether TLS is used; `verified`, which may follow it, the file of
-    the CA; then `by_gtid`, or `by_place` with file and position. `filter` lacks the names of the
-    tables. `keeps_order` and `workers` are variables.
+    the CA; then `by_gtid`, or `by_place` with file and position. `keeps_order` and `workers` are
+    variables.
     """
 
     change: str
     verified: str
     by_gtid: str
     by_place: str
-    filter: str
     start: str
     start_receiver: str
     stop: str
@@ -252,35 +248,29 @@ class _Statements:
 
 _FOR: Final = f"FOR CHANNEL '{CHANNEL}'"
 _FILTER: Final = f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({{}}) {_FOR}"
-"""The word of it is the same in all versions."""
-_NEW_STATEMENTS: Final = _Statements(
-    change="CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, SOURCE_SSL = %s, "
-    "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, ",
-    verified="SOURCE_SSL_CA = %s, SOURCE_SSL_VERIFY_SERVER_CERT = 1, ",
-    by_gtid=f"SOURCE_AUTO_POSITION = 1 {_FOR}",
-    by_place=f"SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s {_FOR}",
-    filter=_FILTER,
-    start=f"START REPLICA USER = %s PASSWORD = %s {_FOR}",
-    start_receiver=f"START REPLICA IO_THREAD USER = %s PASSWORD = %s {_FOR}",
-    stop=f"STOP REPLICA {_FOR}",
-    remove=f"RESET REPLICA ALL {_FOR}",
-    workers="replica_parallel_workers",
-    keeps_order="replica_preserve_commit_order",
-)
-_OLD_STATEMENTS: Final = _Statements(
-    change="CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_SSL = %s, "
-    "MASTER_CONNECT_RETRY = 1, MASTER_RETRY_COUNT = 1, ",
-    verified="MASTER_SSL_CA = %s, MASTER_SSL_VERIFY_SERVER_CERT = 1, ",
-    by_gtid=f"MASTER_AUTO_POSITION = 1 {_FOR}",
-    by_place=f"MASTER_AUTO_POSITION = 0, MASTER_LOG_FILE = %s, MASTER_LOG_POS = %s {_FOR}",
-    filter=_FILTER,
-    start=f"START SLAVE USER = %s PASSWORD = %s {_FOR}",
-    start_receiver=f"START SLAVE IO_THREAD USER = %s PASSWORD = %s {_FOR}",
-    stop=f"STOP SLAVE {_FOR}",
-    remove=f"RESET SLAVE ALL {_FOR}",
-    workers="slave_parallel_workers",
-    keeps_order="slave_preserve_commit_order",
-)
+"""In all versions; it lacks the names of the tables."""
+
+
+def _statements(change: str, source: str, replica: str) -> _Statements:
+    """The statements in these words."""
+    return _Statements(
+        change=f"{change} TO {source}_HOST = %s, {source}_PORT = %s, {source}_SSL = %s, "
+        f"{source}_CONNECT_RETRY = 1, {source}_RETRY_COUNT = 1, ",
+        verified=f"{source}_SSL_CA = %s, {source}_SSL_VERIFY_SERVER_CERT = 1, ",
+        by_gtid=f"{source}_AUTO_POSITION = 1 {_FOR}",
+        by_place=f"{source}_AUTO_POSITION = 0, {source}_LOG_FILE = %s, {source}_LOG_POS = %s "
+        f"{_FOR}",
+        start=f"START {replica} USER = %s PASSWORD = %s {_FOR}",
+        start_receiver=f"START {replica} IO_THREAD USER = %s PASSWORD = %s {_FOR}",
+        stop=f"STOP {replica} {_FOR}",
+        remove=f"RESET {replica} ALL {_FOR}",
+        workers=f"{replica.lower()}_parallel_workers",
+        keeps_order=f"{replica.lower()}_preserve_commit_order",
+    )
+
+
+_NEW_STATEMENTS: Final = _statements("CHANGE REPLICATION SOURCE", "SOURCE", "REPLICA")
+_OLD_STATEMENTS: Final = _statements("CHANGE MASTER", "MASTER", "SLAVE")
 
 
 class MysqlChannel(Channel):
@@ -293,7 +283,6 @@ class MysqlChannel(Channel):
         self._say = _NEW_STATEMENTS if self._version.says_replica else _OLD_STATEMENTS
         self.workers = self._say.workers
         self.settings = (self.workers,)
-        self.plugin = "caching_sha2_password" if self._version.has_sha2 else "mysql_native_password"
 
     def _is_ours(self, row: Mapping[str, Any]) -> bool:
         """By what `create` says: it stores no user, and `start` shows ours while it runs."""
@@ -323,7 +312,7 @@ class MysqlChannel(Channel):
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
         """See `Channel`."""
         names = ", ".join(f"{quoted(database)}.{quoted(table)}" for database, table in tables)
-        self._rows(self._say.filter.format(names))
+        self._rows(_FILTER.format(names))
 
     def start(self, account: Account, *, receive_only: bool = False) -> None:
         """See `Channel`."""
@@ -406,7 +395,6 @@ class MariadbChannel(Channel):
     workers = "slave_parallel_threads"
     one_by_one = 0
     settings = (workers, "slave_ddl_exec_mode")
-    plugin = "mysql_native_password"
 
     def _is_ours(self, row: Mapping[str, Any]) -> bool:
         return str(row["Source_User"]) == CHANNEL

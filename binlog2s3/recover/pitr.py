@@ -67,7 +67,7 @@ from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.seam import Next
-from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
@@ -77,16 +77,27 @@ from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
 
-Done = Callable[[Plan, Result | None], object]
-"""Gets the plan that was carried out, and what was done."""
+
+def run(config: PitrConfig, outside: Outside = OUTSIDE) -> int:
+    """Run the command; the exit code. Raises errors, each with its own exit code."""
+    with _recovery(config, outside, is_scratch=False) as recovery:
+        recovery.say(*recovery.run())
+    return 0
 
 
-def run(config: PitrConfig, done: Done | None = None, outside: Outside = OUTSIDE) -> int:
-    """Run the command; the exit code. Raises errors, each with its own exit code.
+def recover(config: PitrConfig, outside: Outside) -> tuple[Plan, Result]:
+    """Roll a scratch server forward: the plan that was carried out, and what was done.
 
-    `done` gets the outcome of a drill's recovery; then nothing is printed but warnings, and the
-    target is a scratch server.
+    Only warnings are printed. Raises what `run` raises.
     """
+    with _recovery(config, outside, is_scratch=True) as recovery:
+        plan, _, result = recovery.run()
+    assert result is not None  # noqa: S101 - there is a target, and this is no dry run
+    return plan, result
+
+
+@contextmanager
+def _recovery(config: PitrConfig, outside: Outside, *, is_scratch: bool) -> Iterator["_Recovery"]:
     with ExitStack() as stack:
         # SIGTERM interrupts, so that the channel is removed
         s3 = for_restoring(config.s3)
@@ -97,7 +108,7 @@ def run(config: PitrConfig, done: Done | None = None, outside: Outside = OUTSIDE
         if config.target is not None:
             login = partial(resolve, config.target)
             at = Target(stack.enter_context(Server(login)), login)
-        return _Recovery(config, store, at, done, outside).run()
+        yield _Recovery(config, store, at, outside, is_scratch=is_scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +133,13 @@ class _Recovery:
         config: PitrConfig,
         store: S3Store,
         at: Target | None,
-        done: Done | None,
         outside: Outside,
+        *,
+        is_scratch: bool,
     ) -> None:
         self._config = config
         self._outside = outside
-        self._told = done
+        self._is_scratch = is_scratch
         self._store = store
         self._target = at
         self._facts: TargetFacts | None = None
@@ -138,7 +150,8 @@ class _Recovery:
         self._catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         self._backup: Backup | None = None
 
-    def run(self) -> int:
+    def run(self) -> tuple[Plan, About, Result | None]:
+        """Plan, ask and carry it out; without a result if nothing was to be done."""
         config = self._config
         if config.output_dir is not None and not config.dry_run:
             prepare(config.output_dir)
@@ -147,7 +160,7 @@ class _Recovery:
                 alone.enter_context(target.alone(self._target.login))
             return self._run()
 
-    def _run(self) -> int:
+    def _run(self) -> tuple[Plan, About, Result | None]:
         config, ready = self._config, self._ready()
         self._show(ready.plan, ready.about)
         if self._backup is not None and self._target is None and not config.as_json:
@@ -158,7 +171,7 @@ class _Recovery:
                 result = self._to_directory(ready, config.output_dir)
             else:
                 result = self._to_target(ready)
-        return self._done(ready.plan, ready.about, result)
+        return ready.plan, ready.about, result
 
     def _ready(self) -> _Ready:
         """Plan, and see what stands against it. Only what an interrupted run left is stopped."""
@@ -206,7 +219,7 @@ class _Recovery:
             self._warnings += preflight.warnings(
                 self._facts,
                 server_version=plan.server_version,
-                is_scratch=self._told is not None,
+                is_scratch=self._is_scratch,
             )
         plan = replace(plan, pending=self._pending(plan, snapshot))
         return replace(plan, warnings=(*self._warnings, *plan.warnings))
@@ -233,8 +246,7 @@ class _Recovery:
 
     def _snapshot(self, advance: Callable[[int, int], None]) -> Snapshot:
         s3 = self._config.s3
-        snapshot = Snapshot(self._catalog, Workers(s3.threads), advance=advance)
-        snapshot.refuse_nothing(url(s3))
+        snapshot = snapshot_of(self._catalog, Workers(s3.threads), url(s3), advance=advance)
         self._warnings += [f"{error}; its lineage is left out" for error in snapshot.unreadable]
         return snapshot
 
@@ -529,7 +541,7 @@ class _Recovery:
             allow_source=self._config.allow_source,
             stop_threads=self._config.stop_target_threads,
             start_is_told=self._config.tells_start,
-            is_scratch=self._told is not None,
+            is_scratch=self._is_scratch,
         ):
             self._refuse(refusal)
 
@@ -567,7 +579,7 @@ class _Recovery:
             with showing(sys.stderr) as progress:
                 return apply.run(work, progress, asked=_asked(self._config))
         except KeyboardInterrupt:
-            if self._told is None:
+            if not self._is_scratch:
                 page_on(sys.stderr).line(
                     "interrupted; run the same command again: it continues where the target is now"
                 )
@@ -576,7 +588,7 @@ class _Recovery:
     # What is said
 
     def _show(self, plan: Plan, about: About) -> None:
-        if self._config.as_json or self._told is not None:
+        if self._config.as_json or self._is_scratch:
             warn_of(plan, about)
             return
         print_plan(plan, about, page_on(sys.stdout))
@@ -589,10 +601,9 @@ class _Recovery:
         if self._config.dry_run:
             page.line("")
 
-    def _done(self, plan: Plan, about: About, result: Result | None) -> int:
-        if self._told is not None:
-            self._told(plan, result)
-        elif self._config.as_json:
+    def say(self, plan: Plan, about: About, result: Result | None) -> None:
+        """Print what was done. Raises what a dry run's apply would be refused with."""
+        if self._config.as_json:
             print(printed(PrintedRecovery, whole(plan, about, result)))  # noqa: T201
         elif result is not None:
             print_result(result, page_on(sys.stdout))
@@ -602,7 +613,6 @@ class _Recovery:
             sys.stdout.flush()
             first = self._refusals[0]
             raise RecoveryError(f"without --dry-run this is refused: {first}", hint=first.hint)
-        return 0
 
 
 @contextmanager

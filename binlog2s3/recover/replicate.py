@@ -38,6 +38,7 @@ from binlog2s3.recover.target import CHANNEL, TargetFacts, refuse_full_disk
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
 
 _EVERY_SECONDS = 0.2
 _SOON_SECONDS = 0.02
@@ -215,24 +216,16 @@ class Replication:
         )
 
     def _identity(self) -> Identity:
-        version = self._plan.server_version
-        server_id = next(one for one in _SERVER_IDS if one != self._facts.server_id)
-        if self._facts.flavour == "mariadb":
-            return Identity(
-                version=f"5.5.5-{version}",
-                flavour="mariadb",
-                server_id=server_id,
-                server_uuid=str(uuid.uuid4()),
-                plugin=self._channel.plugin,
-            )
-        mode = str(self._server.rows("SELECT @@global.gtid_mode AS it")[0]["it"]).upper()
+        facts, mode = self._facts, ""
+        if facts.flavour == "mysql":
+            mode = str(self._server.rows("SELECT @@global.gtid_mode AS it")[0]["it"]).upper()
         return Identity(
-            version=version,
-            flavour="mysql",
-            server_id=server_id,
+            version=ServerVersion(self._plan.server_version).for_replicas,
+            flavour=facts.flavour,
+            server_id=next(one for one in _SERVER_IDS if one != facts.server_id),
             server_uuid=str(uuid.uuid4()),
             gtid_mode=mode,
-            plugin=self._channel.plugin,
+            plugin=facts.release.plugin,
         )
 
     def _connect(self, source: PlanSource, *, receive_only: bool = False) -> None:

@@ -135,6 +135,15 @@ class _EntryReader:
         return done
 
 
+def snapshot_of(
+    catalog: Catalog, workers: Workers, target: str, *, advance: Advance = lambda _, __: None
+) -> "Snapshot":
+    """What a bucket has of a source. Raises ArchiveError if it is nothing; `target`: its URL."""
+    snapshot = Snapshot(catalog, workers, advance=advance)
+    snapshot.refuse_nothing(target)
+    return snapshot
+
+
 class Snapshot:
     """What a bucket has of one source. Opens nothing until it is asked; for one thread.
 

@@ -16,7 +16,8 @@ from enum import Enum
 from typing import TypeAlias
 
 from binlog2s3.replication.packets import Packets
-from binlog2s3.replication.queries import AUTOCOMMIT, OK, UTF8MB4, Identity, Plugin, error
+from binlog2s3.replication.queries import AUTOCOMMIT, OK, UTF8MB4, Identity, error
+from binlog2s3.server.version import Plugin
 
 NONCE_SIZE = 20
 

@@ -7,11 +7,9 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from binlog2s3.binlog.gtid import Flavour
-
-Plugin = Literal["caching_sha2_password", "mysql_native_password"]
+from binlog2s3.server.version import Plugin
 
 UTF8MB4 = 45
 AUTOCOMMIT = 2

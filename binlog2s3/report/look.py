@@ -4,11 +4,11 @@ Law: nothing is judged or computed here that another command says, too. The page
 cannot disagree about what can be recovered, because the same functions say it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from binlog2s3.archive.backups import Registered, look_up
+from binlog2s3.archive.backups import look_up
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, latest
 from binlog2s3.archive.layout import Layout
@@ -92,9 +92,15 @@ def _one(
     catalog = Catalog(store, Layout(prefix, source))
     snapshot = Snapshot(catalog, workers)
     there, drills = look_up(catalog), [*latest(catalog)]
+    rows: Sequence[Row] | None = None
+    unlisted: list[str] = []
+    try:
+        rows = listed(there, snapshot)
+    except (ArchiveError, RecoveryError) as error:
+        unlisted.append(str(error))
     status = with_proofs(
         status,
-        proofs_of(catalog, snapshot, there=there, drills=drills),
+        proofs_of(catalog, snapshot, there=there, drills=drills, rows=rows),
         max_age=config.backup_max_age,
         drill_max_age=config.drill_max_age,
     )
@@ -110,15 +116,7 @@ def _one(
     return Looked(
         status=status,
         lineages=lineages,
-        backups=[*_backups(there, snapshot, notes)],
+        backups=rows or (),
         drills=drills,
-        notes=notes,
+        notes=[*notes, *unlisted],
     )
-
-
-def _backups(there: Registered, snapshot: Snapshot, notes: list[str]) -> Iterator[Row]:
-    """As `backup list` says; a note if nobody can say it."""
-    try:
-        yield from listed(there, snapshot)
-    except (ArchiveError, RecoveryError) as error:
-        notes.append(str(error))

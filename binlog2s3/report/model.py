@@ -10,7 +10,7 @@ from typing import Literal
 
 from binlog2s3 import __version__
 from binlog2s3.archive.documents import EntryRow
-from binlog2s3.archive.drills import DrillResult
+from binlog2s3.archive.drills import DrillResult, last_of
 from binlog2s3.archive.history import Leg, line_of
 from binlog2s3.archive.listing import LineageListing
 from binlog2s3.formatting import (
@@ -294,7 +294,7 @@ def _backup_row(row: Row, drills: Sequence[DrillResult]) -> BackupRow:
         said = f"counts nowhere: {'; '.join(backup.defects)}"
     elif others:
         said += "".join(f"; or, along {one.lineage}, {reach_text(one)}" for one in others)
-    tried = next((one for one in drills if one.backup == backup.id and one.says_something), None)
+    tried = last_of(drills, backup.id)
     drill = ""
     if tried is not None:
         drill = f"{'proved' if tried.is_proved else 'failed'} {moment_text(tried.finished_at)}"

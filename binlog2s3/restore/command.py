@@ -35,21 +35,13 @@ from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.pitr import goal_of
-from binlog2s3.recover.view import (
-    About,
-    Result,
-    goal_text,
-    print_disabled,
-    print_plan,
-    proof_lines,
-    warn_of,
-)
+from binlog2s3.recover.view import About, goal_text, print_disabled, print_plan, warn_of
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
-from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
+from binlog2s3.restore.directory import DataDirectory, Marker, Stage, held
 from binlog2s3.restore.document import PrintedChoice, PrintedRestore
-from binlog2s3.restore.engine import Choice, Engine, Loaded, has_gtids, is_other_series
-from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
+from binlog2s3.restore.engine import Choice, Engine, Reached, choose, is_other_series, refuse_root
+from binlog2s3.restore.scratch import ScratchServer, ScratchSettings, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
 from binlog2s3.server.connection import Server
@@ -117,16 +109,9 @@ class _Restore:
         self._settings = Settings()
         if config.defaults_file is not None:
             self._settings = settings_of(config.defaults_file, config.data_dir)
-        self._engine = Engine(
-            config,
-            catalog,
-            directory.workspace,
-            self._marker.id,
-            more=self._settings.options,
-            outside=outside,
-        )
+        self._outside = outside
+        self._engine: Engine  # once the base backup is chosen
         self._version = ServerVersion("")
-        self._pitr: tuple[Plan, Result | None] | None = None
 
     def run(self) -> tuple[Marker, Settings] | None:
         """What was restored; None after a dry run."""
@@ -135,13 +120,23 @@ class _Restore:
         if left is not None and left.stage == "place" and not config.dry_run:
             self._place()
             return self._marker, self._settings
-        self._engine.refuse_root()
-        is_begun = left is not None and left.stage not in ("restore", "place")
-        named = config.from_backup_id or (self._marker.backup if is_begun else None)
-        choice = self._engine.choose(named)
-        if is_begun and choice.backup.id != self._marker.backup:
-            raise self._unlike(f"of the base backup {self._marker.backup}")
-        self._version = self._engine.refuse_programs(choice)
+        refuse_root(config)
+        loaded: str | None = None
+        if left is not None and left.reached is not None and left.stage not in ("restore", "place"):
+            loaded = left.reached.backup
+        choice = choose(config, self._catalog, config.from_backup_id or loaded)
+        if loaded not in (None, choice.backup.id):
+            raise self._unlike(f"of the base backup {loaded}")
+        self._engine = Engine(
+            config,
+            self._catalog,
+            self._directory.workspace,
+            self._marker.id,
+            choice,
+            more=self._settings.options,
+            outside=self._outside,
+        )
+        self._version = self._engine.refuse_programs()
         self._refuse_version(choice)
         self._show(choice)
         if config.dry_run:
@@ -153,7 +148,7 @@ class _Restore:
                 hint="does the disk hang? see ps and dmesg",
             )
         try:
-            self._do(choice)
+            self._do()
         except (Binlog2s3Error, OSError) as error:
             hint = getattr(error, "hint", "") or "check the disk of --data-dir"
             work = self._directory.workspace.directory
@@ -312,102 +307,93 @@ class _Restore:
 
     # Doing it
 
-    def _do(self, choice: Choice) -> None:
+    def _do(self) -> None:
         work = self._directory.workspace
         work.set_logs_aside()
-        stage = self._left.stage if self._left is not None else "restore"
-        if stage == "restore":
-            self._marker = replace(
-                self._marker,
-                goal=self._goal,
-                backup=choice.backup.id,
-                tz=choice.tz,
-                has_gtids=has_gtids(choice),
-                tables=self._tables,
-                made_by=self._version.text,
-            )
-            self._directory.begin(self._marker)
         with Watchdog(work.directory, logs=(work.restore_log, work.server_log), larger=_LARGER):
-            if why := self._why_again(stage, choice):
-                say("warning", f"{why}: it begins again")
-                made_by = self._version.text
-                self._marker = replace(
-                    self._marker, stage="restore", goal=self._goal, made_by=made_by
-                )
-                self._directory.begin(self._marker)
-                stage = "restore"
-            if stage == "restore":
-                self._tell("restore")
-                loaded = self._engine.load(choice)
-                self._note("start", said=loaded.said, has_past=loaded.has_past)
-                stage = "start"
-            if stage in ("start", "apply"):
-                self._forward(choice, is_new=stage == "start")
+            reached = self._loaded()
+            if self._marker.stage in ("start", "apply"):
+                reached = self._forward(reached)
             self._tell("finish")
-            server = self._engine.start(choice)
-            self._settle(server)
+            server = self._engine.start()
+            self._settle(server, reached)
             self._engine.stop()
             self._note("place")
         self._place()
 
-    def _forward(self, choice: Choice, *, is_new: bool) -> None:
+    def _loaded(self) -> Reached:
+        """What an earlier run has reached, or, from the beginning, the restored base backup."""
+        reached, choice = self._marker.reached, self._engine.choice
+        if self._marker.stage != "restore":
+            why = self._why_again()
+            if reached is not None and not why:
+                return reached
+            say("warning", f"{why}: it begins again")
+        self._marker = replace(
+            self._marker,
+            stage="restore",
+            goal=self._goal,
+            tz=choice.tz,
+            has_gtids=choice.has_gtids,
+            tables=self._tables,
+            reached=None,
+        )
+        self._directory.begin(self._marker)
+        self._tell("restore")
+        reached = self._engine.load(self._version)
+        self._note("start", reached=reached)
+        return reached
+
+    def _forward(self, reached: Reached) -> Reached:
         """Start the server, see that it is the backup, and apply the binlogs."""
         self._tell("start")
-        server = self._engine.start(choice)
-        if is_new:
-            loaded = Loaded(self._marker.said, self._marker.has_past)
-            found = self._engine.compare(choice, server, loaded)
+        server = self._engine.start()
+        if self._marker.stage == "start":
+            reached = self._engine.compare(server, reached)
             with server.connection() as connection:
                 events = events_of(connection)
-            self._note(
-                "apply",
-                said=found.by,
-                without_past=found.without_past,
-                server_version=found.version,
-                events=events,
-                tables=self._tables,
-            )
+            self._note("apply", reached=reached, events=events, tables=self._tables)
         elif self._marker.tables != self._tables:
             self._note("apply", tables=self._tables)
         self._tell("apply")
-        self._engine.apply(choice, server, self._applied)
-        assert self._pitr is not None  # noqa: S101 - pitr has told it
-        plan, result = self._pitr
+        plan, reached = self._engine.apply(server, reached)
         with server.connection() as connection:
-            wanted = self._wanted(choice, plan, events_of(connection))
-        reached = self._reached(choice, plan, result)
+            wanted = self._wanted(plan, events_of(connection))
         self._note("finish", goal=self._goal, reached=reached, wanted=wanted)
         self._engine.stop()
+        return reached
 
-    def _wanted(self, choice: Choice, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
+    def _wanted(self, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
         """The events that the roll-forward has disabled, with their status on the source."""
         before = {one.key for one in self._marker.events if one.status == "replica"}
         if not any(one.status == "replica" and one.key not in before for one in now):
             return ()
         try:
-            found = self._engine.statuses(choice, self._marker.events, plan.stop)
+            found = self._engine.statuses(self._marker.events, plan.stop)
         except (ArchiveError, RecoveryError) as error:
             say("warning", f"whether the source had enabled its events is unknown: {error}")
             return ()
         wanted = (replace(one, status=found.of(one)) for one in now if one.status == "replica")
         return tuple(one for one in wanted if one.status != "unknown")
 
-    def _why_again(self, stage: Stage, choice: Choice) -> str:
-        """Why what an earlier run has left cannot be continued; "" if it can."""
-        made_by = self._marker.made_by
-        if stage != "restore" and made_by and is_other_series(made_by, self._version.text):
-            return f"a server of version {made_by} has made it"
-        if stage == "apply" and not self._can_continue(choice):
+    def _why_again(self) -> str:
+        """Why what an earlier run has restored cannot be continued; "" if it can."""
+        reached = self._marker.reached
+        if reached is None:
+            return "another version of binlog2s3 has begun it"
+        if is_other_series(reached.server_version, self._version.text):
+            return f"a server of version {reached.server_version} has made it"
+        if self._marker.stage == "apply" and not self._can_continue():
             return "the server cannot say what was applied"
         return ""
 
-    def _can_continue(self, choice: Choice) -> bool:
+    def _can_continue(self) -> bool:
         """Whether the server can say what of the binlogs was applied to it, if anything was.
 
         A MySQL with GTIDs always can. Others can by the note of an interrupted `pitr`: without it
         that was not begun, or has ended, and nothing tells which.
         """
-        server = self._engine.start(choice)
+        server = self._engine.start()
         try:
             with server.connection() as connection:
                 facts = target.facts(connection, server.login())
@@ -415,36 +401,12 @@ class _Restore:
         finally:
             self._engine.stop()
 
-    def _applied(self, plan: Plan, result: Result | None) -> None:
-        self._pitr = plan, result
-
-    def _reached(self, choice: Choice, plan: Plan, result: Result | None) -> Reached:
-        marker = self._marker
-        lines = [text for text, _ in proof_lines(result)] if result is not None else []
-        return Reached(
-            backup=choice.backup.id,
-            label=choice.backup.label,
-            restored=marker.said,
-            server_version=marker.server_version,
-            flavour=plan.flavour,
-            lineage=plan.lineage,
-            binlog=str(plan.stop.binlog),
-            position=plan.stop.offset,
-            transactions=result.transactions if result is not None else 0,
-            is_proved=result is not None and bool(result.proved),
-            proof=tuple(lines),
-            prepared=(result.prepared or ()) if result is not None else (),
-            without_history=marker.without_past,
-        )
-
-    def _settle(self, server: ScratchServer) -> None:
+    def _settle(self, server: ScratchServer, reached: Reached) -> None:
         """Give events their status, take our account away, note what is not as on the source."""
         with server.connection() as connection:
             connection.rows("SET SESSION sql_log_bin = 0")
             events = tuple(self._enable(connection))
-            if self._marker.reached is not None:
-                reached = replace(self._marker.reached, events=events)
-                self._marker = replace(self._marker, reached=reached)
+            self._marker = replace(self._marker, reached=replace(reached, events=events))
             server.remove_account(connection)
 
     def _enable(self, connection: Server) -> Iterator[str]:
@@ -489,14 +451,15 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
     assert reached is not None  # noqa: S101 - it is noted before the stage that ends
     socket = None
     if config.keep_running:
-        log_bin = reached.binlog.rpartition(".")[0]
-        options = [f"--log-bin={log_bin}"]
-        if reached.flavour == "mysql":
-            mode = "ON" if marker.has_gtids else "OFF"
-            options += [f"--gtid-mode={mode}", f"--enforce-gtid-consistency={mode}"]
-        options += [*settings_of_backup(where), *settings.options, *config.mysqld_option]
+        kept = ScratchSettings(
+            flavour=reached.flavour,
+            has_gtids=marker.has_gtids,
+            log_bin=reached.binlog.rpartition(".")[0],
+            more=(*settings.options, *config.mysqld_option),
+            tz=marker.tz,
+        )
         try:
-            socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
+            socket = run_on(config.mysqld, where, kept)
         except KeyboardInterrupt:
             page_on(sys.stderr).line(
                 f"interrupted; {where} is restored, {marker.goal}; its server was shut down again"

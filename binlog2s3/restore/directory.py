@@ -16,10 +16,10 @@ from typing import Literal
 
 from binlog2s3 import private
 from binlog2s3.archive.codec import BackupId, Moment, as_fields, converted
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.restore import ALLOWED, WORK, stranger_in
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event
+from binlog2s3.restore.engine import Reached
 from binlog2s3.restore.workspace import LOGS, Workspace, delete, read_marker
 
 Stage = Literal["restore", "start", "apply", "finish", "place"]
@@ -32,40 +32,12 @@ _WHAT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """What a restore has reached, as `restore` prints it; `is_proved` and `proof` are pitr's.
-
-    `restored`: what has shown that it is the registered backup. `events`: those that are disabled
-    because a replica disables them, and of which it is unknown whether the source had enabled them,
-    with the statement that does. `without_history`: the system-versioned tables of which the dump
-    had the current rows only.
-    """
-
-    backup: str
-    label: str
-    restored: str
-    server_version: str
-    flavour: Flavour
-    lineage: str
-    binlog: str
-    position: int
-    transactions: int
-    is_proved: bool
-    proof: tuple[str, ...]
-    events: tuple[str, ...] = ()
-    prepared: tuple[str, ...] = ()
-    without_history: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
     """How far a restore is: restore.json. Texts of the bucket in it are data.
 
-    `id`: it is in the name of our account, and our processes are known by it. `made_by`: the
-    version of the server program that began it. `said`: what has shown that the backup is the
-    registered one; `has_past`: as `Loaded` has it, and `without_past` as `Compared`. `events`:
-    those of the backup. `wanted`: those whose status at the goal is known, with it. `tables`: only
-    these are applied; none: all.
+    `id`: it is in the name of our account, and our processes are known by it. `events`: those of
+    the backup. `wanted`: those whose status at the goal is known, with it. `tables`: only these are
+    applied; none: all. `reached`: None until the backup is restored.
     """
 
     id: BackupId
@@ -73,14 +45,8 @@ class Marker:
     goal: str
     stage: Stage
     started_at: Moment
-    backup: str = ""
     tz: str | None = None
     has_gtids: bool = False
-    made_by: str = ""
-    said: str = ""
-    has_past: bool = True
-    without_past: tuple[str, ...] = ()
-    server_version: str = ""
     events: tuple[Event, ...] = ()
     wanted: tuple[Event, ...] = ()
     tables: tuple[str, ...] = ()
@@ -118,7 +84,8 @@ class DataDirectory:
             return None
         except (OSError, ValueError) as error:
             raise self._unknown(str(error)) from error
-        if found.stage in ("finish", "place") and found.reached is None:
+        is_over = found.stage in ("finish", "place")
+        if is_over and (found.reached is None or not found.reached.binlog):
             raise self._unknown("it does not say what was reached")
         if found.stage != "place":  # then they are the restored files
             self._refuse_stranger("move it away")

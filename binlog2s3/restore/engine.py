@@ -7,16 +7,16 @@ of. The bucket is only read.
 
 import os
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from binlog2s3.archive.backups import Backup, look_up, one_of
+from binlog2s3.archive.backups import Backup, Registered, look_up, one_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PITR
@@ -37,10 +37,11 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
-from binlog2s3.recover.pitr import Done, goal_of
+from binlog2s3.recover.pitr import goal_of
 from binlog2s3.recover.reach import best_for, plan_for
-from binlog2s3.recover.snapshot import Advance, Snapshot
+from binlog2s3.recover.snapshot import Advance, Snapshot, snapshot_of
 from binlog2s3.recover.time_zones import tz_of
+from binlog2s3.recover.view import proof_lines
 from binlog2s3.restore import by_stream, identity
 from binlog2s3.restore.by_command import (
     goes_into_server,
@@ -86,32 +87,136 @@ class Choice:
     is_place_sure: bool
     only: OnlyTables | None = None
 
+    @property
+    def has_gtids(self) -> bool:
+        """Whether the source had GTIDs: so does the private server."""
+        plan = self.plan
+        return self.backup.gtid_set is not None or bool(plan.before) or bool(plan.adds)
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What was restored. `said`: what has shown that it is the registered backup, "" if nothing.
 
-    `has_past`: the past of system-versioned tables is in it, or nobody knows that it is not.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What a restore has reached so far, as `restore` prints it: each step adds what it has shown.
+
+    `restored`: what has shown that it is the registered backup, "" if nothing has yet.
+    `server_version`: of the program that loaded it, then as the server on it says. The place,
+    `is_proved` and `proof` are pitr's. `events`: those that are disabled because a replica disables
+    them, and of which it is unknown whether the source had enabled them, with the statement that
+    does. `without_history`: the system-versioned tables of which the dump had the current rows
+    only; None if there may be some, and no server was asked which.
     """
 
-    said: str
-    has_past: bool = True
+    backup: str
+    label: str
+    restored: str = ""
+    server_version: str
+    flavour: Flavour
+    lineage: str = ""
+    binlog: str = ""
+    position: int = 0
+    transactions: int = 0
+    is_proved: bool = False
+    proof: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    prepared: tuple[str, ...] = ()
+    without_history: tuple[str, ...] | None = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What has shown that the registered backup was restored, and the version that runs it.
+def refuse_root(config: Restoring) -> None:
+    """Raise RecoveryError if the server program would have to run as root."""
+    if os.geteuid() == 0 and user_of(config.mysqld_option) is None:
+        named = named_user(config.mysqld_option)
+        raise RecoveryError(
+            f"this machine has no user {clean(named)}"
+            if named
+            else f"{config.mysqld} does not start as root",
+            hint="run this as another user, or give --mysqld-option=--user=NAME, of a user of "
+            "this machine",
+        )
 
-    `without_past`: the system-versioned tables of which the dump had the current rows only.
+
+def choose(config: Restoring, catalog: Catalog, named: str | None = None) -> Choice:
+    """The newest registered backup that reaches the goal, or the one that is named.
+
+    Raises RecoveryError if there is none, or if the binlogs show that these tables alone cannot
+    be applied: `pitr` would refuse that only after the backup was restored.
     """
+    with progress_of("entries") as advance:
+        snapshot = _snapshot(config, catalog, advance)
+        backup, plan = _chosen(config, look_up(catalog), snapshot, named)
+        return Choice(
+            backup=backup,
+            plan=plan,
+            version=version_of_source(plan, snapshot),
+            tz=_tz(plan, snapshot),
+            is_place_sure=is_place_sure(backup, snapshot),
+            only=_only(config, plan, snapshot) if config.recovery.tables else None,
+        )
 
-    by: str
-    version: str
-    without_past: tuple[str, ...] = ()
+
+def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot:
+    workers = Workers(config.s3.threads)
+    return snapshot_of(catalog, workers, url(config.s3), advance=advance)
+
+
+def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
+    extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
+    with pitr_named():
+        found = Examination(config.recovery.tables, plan, extract.stream)
+        for refusal in found.refusals:
+            raise refusal
+        return found.found()
+
+
+def _chosen(
+    config: Restoring, there: Registered, snapshot: Snapshot, named: str | None
+) -> tuple[Backup, Plan]:
+    goal, lineage = goal_of(config.recovery), config.recovery.goal.lineage
+    for error in there.unreadable:
+        say("warning", f"{error}; it is not used")
+    backups = there.restorable
+    if named is not None:
+        backup = one_of(there.backups, named)
+        backups = [one for one in backups if one == backup]
+        if not backups:
+            raise RecoveryError(
+                f"{backup.name} is no base backup that can be restored: "
+                f"{'; '.join(backup.defects) or 'the bucket does not have all of it'}",
+                hint="`binlog2s3 backup list` shows the others",
+            )
+    if not backups:
+        raise RecoveryError(
+            "no base backup is registered",
+            hint="make one: `binlog2s3 backup run`, or register one that was made: `binlog2s3 "
+            "backup add`",
+        )
+    usable = [
+        one for one in backups if config.restore_command is not None or by_stream.is_built_in(one)
+    ]
+    if not usable:
+        raise RecoveryError(
+            f"{backups[-1].name} was not stored by `backup run` with a tool that is built in",
+            hint="say how it is restored: --restore-command",
+        )
+    chosen = best_for(usable, goal, snapshot, lineage)
+    if chosen is None:
+        why = _refusal(usable[-1], goal, snapshot, lineage)
+        if isinstance(why, GoalError):
+            raise why
+        which = "the newest, " if len(usable) > 1 or named is None else ""
+        raise RecoveryError(
+            f"no registered base backup reaches the goal; {which}"
+            f"{usable[-1].name}, does not: {why}",
+            hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
+            "missing or damaged",
+        )
+    return chosen
 
 
 class Engine:
-    """One restore into one workspace. Its steps are called in order, in one or several processes.
+    """One restore of a choice into one workspace, in steps.
+
+    They are called in order, in one or several processes.
 
     `more`: options of the private server besides the operator's.
     """
@@ -122,6 +227,7 @@ class Engine:
         catalog: Catalog,
         workspace: Workspace,
         id_: str,
+        choice: Choice,
         *,
         more: Sequence[str] = (),
         outside: Outside = OUTSIDE,
@@ -131,61 +237,18 @@ class Engine:
         self._catalog = catalog
         self._workspace = workspace
         self._id = id_
+        self.choice = choice
         self._more = tuple(more)
         self._outside = outside
         self._running: ScratchServer | None = None
 
-    # choose
-
-    def refuse_root(self) -> None:
-        """Raise RecoveryError if the server program would have to run as root."""
-        if os.geteuid() == 0 and user_of(self._config.mysqld_option) is None:
-            named = named_user(self._config.mysqld_option)
-            raise RecoveryError(
-                f"this machine has no user {clean(named)}"
-                if named
-                else f"{self._config.mysqld} does not start as root",
-                hint="run this as another user, or give --mysqld-option=--user=NAME, of a user of "
-                "this machine",
-            )
-
-    def choose(self, named: str | None = None) -> Choice:
-        """The newest registered backup that reaches the goal, or the one that is named.
-
-        Raises RecoveryError if there is none, or if the binlogs show that these tables alone cannot
-        be applied: `pitr` would refuse that only after the backup was restored.
-        """
-        with progress_of("entries") as advance:
-            snapshot = self._snapshot(advance)
-            backup, plan = self._chosen(snapshot, named)
-            return Choice(
-                backup=backup,
-                plan=plan,
-                version=version_of_source(plan, snapshot),
-                tz=_tz(plan, snapshot),
-                is_place_sure=is_place_sure(backup, snapshot),
-                only=self._only(plan, snapshot) if self._recovery.tables else None,
-            )
-
-    def _snapshot(self, advance: Advance) -> Snapshot:
-        snapshot = Snapshot(self._catalog, Workers(self._config.s3.threads), advance=advance)
-        snapshot.refuse_nothing(url(self._config.s3))
-        return snapshot
-
-    def _only(self, plan: Plan, snapshot: Snapshot) -> OnlyTables:
-        extract = Extract(snapshot.blocks, concurrency=self._config.s3.concurrency)
-        with pitr_named():
-            found = Examination(self._recovery.tables, plan, extract.stream)
-            for refusal in found.refusals:
-                raise refusal
-            return found.found()
-
-    def refuse_programs(self, choice: Choice) -> ServerVersion:
+    def refuse_programs(self) -> ServerVersion:
         """See that the programs can restore it; the version of the server program.
 
         Raises RecoveryError, before anything is made.
         """
-        backup, found = choice.backup, version_of(self._config.mysqld, choice.plan.flavour)
+        backup = self.choice.backup
+        found = version_of(self._config.mysqld, self.choice.plan.flavour)
         socket = socket_of(self._workspace)
         if self._config.restore_command is None:
             by_stream.programs_for(backup.tool, self._config.mysqld, self._config.program)
@@ -194,71 +257,34 @@ class Engine:
             refuse_values(self._config.restore_command, backup, values)
         return found
 
-    def _chosen(self, snapshot: Snapshot, named: str | None) -> tuple[Backup, Plan]:
-        goal, lineage = goal_of(self._recovery), self._recovery.goal.lineage
-        there = look_up(self._catalog)
-        for error in there.unreadable:
-            say("warning", f"{error}; it is not used")
-        backups = there.restorable
-        if named is not None:
-            backup = one_of(there.backups, named)
-            backups = [one for one in backups if one == backup]
-            if not backups:
-                raise RecoveryError(
-                    f"{backup.name} is no base backup that can be restored: "
-                    f"{'; '.join(backup.defects) or 'the bucket does not have all of it'}",
-                    hint="`binlog2s3 backup list` shows the others",
-                )
-        if not backups:
-            raise RecoveryError(
-                "no base backup is registered",
-                hint="make one: `binlog2s3 backup run`, or register one that was made: `binlog2s3 "
-                "backup add`",
-            )
-        usable = [one for one in backups if self._can_restore(one)]
-        if not usable:
-            raise RecoveryError(
-                f"{backups[-1].name} was not stored by `backup run` with a tool that is built in",
-                hint="say how it is restored: --restore-command",
-            )
-        chosen = best_for(usable, goal, snapshot, lineage)
-        if chosen is None:
-            why = _refusal(usable[-1], goal, snapshot, lineage)
-            if isinstance(why, GoalError):
-                raise why
-            which = "the newest, " if len(usable) > 1 or named is None else ""
-            raise RecoveryError(
-                f"no registered base backup reaches the goal; {which}"
-                f"{usable[-1].name}, does not: {why}",
-                hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
-                "missing or damaged",
-            )
-        return chosen
-
-    def _can_restore(self, backup: Backup) -> bool:
-        return self._config.restore_command is not None or by_stream.is_built_in(backup)
-
     # restore
 
-    def load(self, choice: Choice) -> Loaded:
-        """Restore the backup. What has shown that it is this one is "" if only the server can say.
+    def load(self, version: ServerVersion) -> Reached:
+        """Restore the backup by a server program of this version.
 
-        Everything is on the disk then, and the private server is down.
+        Everything is on the disk then, and the private server is down. Perhaps only that can say
+        whether it is this backup.
         """
-        backup, workspace = choice.backup, self._workspace
-        server, loaded = self._server(choice), Loaded("")
+        backup, workspace = self.choice.backup, self._workspace
+        reached = Reached(
+            backup=backup.id,
+            label=backup.label,
+            server_version=version.text,
+            flavour=self.choice.plan.flavour,
+        )
+        server = self._server()
         if self._goes_into_server(backup):
             server.initialise()
             server.start()
             if self._config.restore_command is None:
-                loaded = self._load_stream(choice, server)
+                reached = self._load_stream(server, reached)
             else:
                 self._run_command(backup, into_server=True)
             server.stop()
         else:
             workspace.make_data()
             if self._config.restore_command is None:
-                loaded = self._load_stream(choice, server)
+                reached = self._load_stream(server, reached)
             else:
                 self._run_command(backup, into_server=False)
             if is_empty(workspace.data):
@@ -271,12 +297,12 @@ class Engine:
                 self._give_data()
             found = identity.by_file(workspace.data, backup)
             found = found or identity.by_binlogs(workspace.data, backup)
-            if not choice.is_place_sure:  # a backup of the other history says the same
+            if not self.choice.is_place_sure:  # a backup of the other history says the same
                 found = ""
-            loaded = replace(loaded, said=loaded.said or found)
+            reached = replace(reached, restored=reached.restored or found)
         take_identity(workspace.data)
         os.sync()  # what the next step begins with must be there after a power cut, too
-        return loaded
+        return reached
 
     def _goes_into_server(self, backup: Backup) -> bool:
         if self._config.restore_command is None:
@@ -287,20 +313,21 @@ class Engine:
         command = self._config.restore_command or ""
         restore(command, backup, self._workspace, self._id, into_server=into_server)
 
-    def _load_stream(self, choice: Choice, server: ScratchServer) -> Loaded:
+    def _load_stream(self, server: ScratchServer, reached: Reached) -> Reached:
         has_past = True
-        backup, config = choice.backup, self._config
+        backup, config = self.choice.backup, self._config
         assert backup.stored is not None  # noqa: S101 - only such ones are chosen
         programs = by_stream.programs_for(backup.tool, config.mysqld, config.program)
         layout = self._catalog.layout
         with progress_of("bytes of the base backup") as advance:
             stream = read_stored(self._catalog.store, layout, backup.id, backup.stored, advance)
             if by_stream.is_dump(backup):
-                flavour, made_at = choice.plan.flavour, backup.stored.began_at
+                flavour, made_at = self.choice.plan.flavour, backup.stored.began_at
                 has_past = by_stream.load(stream, programs[0], server, flavour, made_at)
             else:
                 by_stream.unpack(stream, programs, self._workspace, self._id)
-        return Loaded(_STREAM, has_past)
+        asks = reached.flavour == "mariadb" and not has_past
+        return replace(reached, restored=_STREAM, without_history=None if asks else ())
 
     def _give_data(self) -> None:
         """Give the files to the server's user, if this is root."""
@@ -313,9 +340,9 @@ class Engine:
 
     # start, apply
 
-    def start(self, choice: Choice) -> ScratchServer:
+    def start(self) -> ScratchServer:
         """Start the private server."""
-        server = self._server(choice)
+        server = self._server()
         server.start()
         self._running = server
         return server
@@ -326,14 +353,15 @@ class Engine:
             self._running.stop()
             self._running = None
 
-    def compare(self, choice: Choice, server: ScratchServer, loaded: Loaded) -> Compared:
+    def compare(self, server: ScratchServer, reached: Reached) -> Reached:
         """See that what was restored is the registered backup.
 
         Raises RecoveryError if it is another one, or, without --trust-restore-command, if nothing
         says so.
         """
-        data, backup, flavour = self._workspace.data, choice.backup, choice.plan.flavour
-        said, without_past = loaded.said, tuple[str, ...]()
+        choice, data = self.choice, self._workspace.data
+        backup, flavour = choice.backup, choice.plan.flavour
+        restored, without_history = reached.restored, reached.without_history
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
             version = one_line(str(row["version"]))
@@ -345,34 +373,50 @@ class Engine:
                     "program of the source's series with --mysqld",
                 )
             # MySQL's GTIDs always say it; MariaDB's may be those that the source had replicated
-            if has_gtids(choice) and (flavour == "mysql" or not said):
-                said = identity.by_gtids(connection, data, backup, flavour) or said
-            if flavour == "mariadb" and not loaded.has_past:
-                without_past = versioned_tables(connection).tables
-        if not said and not self._config.trust_restore_command:
+            if choice.has_gtids and (flavour == "mysql" or not restored):
+                restored = identity.by_gtids(connection, data, backup, flavour) or restored
+            if without_history is None:
+                without_history = versioned_tables(connection).tables
+        if not restored and not self._config.trust_restore_command:
             raise identity.unknown(backup, flavour, is_dump=self._goes_into_server(backup))
-        if without_past:
+        if without_history:
             say(
                 "warning",
                 "the dump was made without the history of system-versioned tables; these have the "
-                f"current rows only: {some(without_past)}",
+                f"current rows only: {some(without_history)}",
             )
-        return Compared(said or ON_TRUST, version, without_past)
+        return replace(
+            reached,
+            restored=restored or ON_TRUST,
+            server_version=version,
+            without_history=without_history,
+        )
 
-    def apply(self, choice: Choice, server: ScratchServer, done: Done) -> None:
-        """Roll it forward to the goal by `pitr`, which tells `done` what it has proved."""
+    def apply(self, server: ScratchServer, reached: Reached) -> tuple[Plan, Reached]:
+        """Roll it forward to the goal by `pitr`: the plan that it carried out, what it proved."""
         with pitr_named():
-            pitr.run(
-                replace(self._recovery, target=server.account, from_backup_id=choice.backup.id),
-                done,
+            plan, result = pitr.recover(
+                replace(
+                    self._recovery, target=server.account, from_backup_id=self.choice.backup.id
+                ),
                 self._outside,
             )
+        return plan, replace(
+            reached,
+            lineage=plan.lineage,
+            binlog=str(plan.stop.binlog),
+            position=plan.stop.offset,
+            transactions=result.transactions,
+            is_proved=bool(result.proved),
+            proof=tuple(text for text, _ in proof_lines(result)),
+            prepared=result.prepared or (),
+        )
 
-    def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
+    def statuses(self, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
-        found = Statuses(before)
+        choice, found = self.choice, Statuses(before)
         with progress_of("entries") as advance:
-            snapshot = self._snapshot(advance)
+            snapshot = _snapshot(self._config, self._catalog, advance)
             plan = plan_for(choice.backup, ToPosition(stop.place), snapshot, choice.plan.lineage)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
@@ -385,12 +429,12 @@ class Engine:
             found.look(stream, ids)
         return found
 
-    def _server(self, choice: Choice) -> ScratchServer:
+    def _server(self) -> ScratchServer:
+        choice = self.choice
         settings = ScratchSettings(
             flavour=choice.plan.flavour,
-            has_gtids=has_gtids(choice),
+            has_gtids=choice.has_gtids,
             log_bin=choice.plan.stop.binlog.prefix,
-            server_id=2**31 + secrets.randbelow(2**31 - 1),
             more=(*self._more, *self._config.mysqld_option),
             tz=choice.tz,
         )
@@ -410,12 +454,6 @@ def pitr_named() -> Iterator[None]:
                 "`restore --keep-running` to a goal before that: docs/guides/restore.md)"
             )
         raise
-
-
-def has_gtids(choice: Choice) -> bool:
-    """Whether the source had GTIDs: so does the private server."""
-    plan = choice.plan
-    return choice.backup.gtid_set is not None or bool(plan.before) or bool(plan.adds)
 
 
 def version_of_source(plan: Plan, history: BucketHistory) -> str:

@@ -34,6 +34,7 @@ from binlog2s3.server.version import ServerVersion
 
 _ANSWER_SECONDS = 30 * 86_400.0
 """CHECK TABLE of a large table takes long; --timeout ends it."""
+_SOCKET = "mysql.sock"
 _SOCKET_LIMIT = 107  # bytes that the kernel takes
 _VERSION_SECONDS = 60.0
 _SERVER = "--mysqld names mysqld or mariadbd, of the source's version"
@@ -49,7 +50,7 @@ _MARIADB_SCRIPTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchSettings:
-    """What the scratch server must have in common with the source, and the operator's options.
+    """What a server on restored files must have in common with the source, and `more` options.
 
     `tz` is the value of the variable TZ, which makes its system time zone; None leaves our own.
     """
@@ -57,43 +58,54 @@ class ScratchSettings:
     flavour: Flavour
     has_gtids: bool
     log_bin: str
-    server_id: int
     more: tuple[str, ...] = ()
     tz: str | None = None
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the server program."""
+        return bare(**({"TZ": self.tz} if self.tz is not None else {}))
 
-def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]:
-    """The options of the server program, after --no-defaults. The operator's come last and win.
+    def options(self, data: Path, directory: Path, *own: str) -> list[str]:
+        """The options of the server program, after --no-defaults. Nobody else reaches it.
 
-    `config.restore` refuses those that would make it another server, or a public one.
-    """
-    directory = workspace.directory
-    options = [
-        f"--datadir={workspace.data}",
-        f"--tmpdir={directory / 'tmp'}",
-        f"--socket={socket_of(workspace)}",
-        f"--pid-file={directory / 'server.pid'}",
-        "--skip-networking",
-        f"--server-id={settings.server_id}",
-        f"--log-bin={settings.log_bin}",
-        "--event-scheduler=OFF",
-        "--max-allowed-packet=1G",
-    ]
+        `directory` has its socket. The operator's come last and win: `config.restore` refuses those
+        that would make it another server, or a public one.
+        """
+        state = "ON" if self.has_gtids else "OFF"
+        of_flavour = ["--skip-slave-start"]
+        if self.flavour == "mysql":
+            of_flavour = [
+                "--loose-mysqlx=OFF",
+                "--skip-replica-start",
+                "--persisted-globals-load=OFF",
+                "--secure-file-priv=NULL",
+                f"--gtid-mode={state}",
+                f"--enforce-gtid-consistency={state}",
+            ]
+        return [
+            f"--datadir={data}",
+            f"--socket={directory / _SOCKET}",
+            f"--pid-file={directory / 'mysqld.pid'}",
+            "--skip-networking",
+            f"--server-id={2**31 + secrets.randbelow(2**31 - 1)}",
+            f"--log-bin={self.log_bin}",
+            "--event-scheduler=OFF",
+            *of_flavour,
+            *own,
+            *settings_of_backup(data),
+            *self.more,
+        ]
+
+
+def scratch_options(settings: ScratchSettings, workspace: Workspace) -> list[str]:
+    """The options of the scratch server."""
+    temporary = workspace.directory / "tmp"
+    own = [f"--tmpdir={temporary}", "--max-allowed-packet=1G"]
     if settings.flavour == "mariadb":
         # as MySQL's default: what is applied must be in its binlogs, or it has no successor's GTIDs
-        options += ["--log-slave-updates", "--skip-slave-start"]
-        options += [f"--secure-file-priv={directory / 'tmp'}"]
-    else:
-        state = "ON" if settings.has_gtids else "OFF"
-        options += [
-            "--loose-mysqlx=OFF",
-            "--skip-replica-start",
-            "--persisted-globals-load=OFF",
-            "--secure-file-priv=NULL",
-            f"--gtid-mode={state}",
-            f"--enforce-gtid-consistency={state}",
-        ]
-    return [*options, *settings_of_backup(workspace.data), *settings.more]
+        own += ["--log-slave-updates", f"--secure-file-priv={temporary}"]
+    return settings.options(workspace.data, workspace.directory, *own)
 
 
 def named_user(options: Iterable[str]) -> str:
@@ -118,7 +130,7 @@ def user_of(options: Iterable[str]) -> int | None:
 
 def socket_of(workspace: Workspace) -> Path:
     """The scratch server's socket. Raises RecoveryError if its path is too long."""
-    found = workspace.directory / "mysql.sock"
+    found = workspace.directory / _SOCKET
     if is_too_long(found):
         raise RecoveryError(
             f"the path of the socket {found} is too long for the system",
@@ -198,7 +210,7 @@ class ScratchServer:
             self.socket.with_name(name).unlink(missing_ok=True)
         argv = [
             *self._first(),
-            *server_options(self._settings, self.workspace),
+            *scratch_options(self._settings, self.workspace),
             f"--init-file={init}",
         ]
         self._process = self._started(argv, None)
@@ -238,14 +250,14 @@ class ScratchServer:
         return [str(self._program.absolute()), "--no-defaults"]
 
     def _started(self, argv: Sequence[str], given: Path | None) -> "subprocess.Popen[bytes]":
-        workspace, tz = self.workspace, self._settings.tz
+        workspace = self.workspace
         return started(
             self.id,
             argv,
             workspace.server_log,
             directory=workspace.directory,
             given=given,
-            environment=bare(**({"TZ": tz} if tz is not None else {})),
+            environment=self._settings.environment,
         )
 
     def _run(self, argv: Sequence[str], given: Path | None) -> None:
@@ -379,39 +391,18 @@ def _asked(program: Path, option: str) -> "subprocess.CompletedProcess[str]":
         raise RecoveryError(text, hint=_SERVER) from error
 
 
-def run_on(
-    program: Path, data: Path, options: Sequence[str], flavour: Flavour, tz: str | None
-) -> Path:
+def run_on(program: Path, data: Path, settings: ScratchSettings) -> Path:
     """Start a server on a data directory, which goes on without this process; its socket.
 
     It listens on the socket only, and has no account of ours. Raises RecoveryError.
     """
-    at, log = data / "mysql.sock", data / "mysqld.err"
+    at, log = data / _SOCKET, data / "mysqld.err"
     if is_too_long(at):
         raise RecoveryError(
             f"the path of the socket {at} is too long for the system; the data directory is whole",
             hint="start the server with another --socket",
         )
-    own = [
-        "--loose-mysqlx=OFF",
-        "--skip-replica-start",
-        "--persisted-globals-load=OFF",
-        "--secure-file-priv=NULL",
-    ]
-    if flavour == "mariadb":
-        own = ["--skip-slave-start"]
-    argv = [
-        str(program.absolute()),
-        "--no-defaults",
-        f"--datadir={data}",
-        f"--socket={at}",
-        f"--pid-file={data / 'mysqld.pid'}",
-        "--skip-networking",
-        f"--server-id={2**31 + secrets.randbelow(2**31 - 1)}",
-        "--event-scheduler=OFF",
-        *own,
-        *options,
-    ]
+    argv = [str(program.absolute()), "--no-defaults", *settings.options(data, data)]
     added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -422,7 +413,7 @@ def run_on(
                 stdout=out,
                 stderr=out,
                 cwd=data,
-                env=bare(**({"TZ": tz} if tz is not None else {})),
+                env=settings.environment,
                 start_new_session=True,
             )
         while not greets(at):

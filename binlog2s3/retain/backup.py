@@ -15,7 +15,7 @@ from functools import partial
 from typing import Annotated, BinaryIO
 
 from binlog2s3.archive.backups import Backup, Registered, id_of, look_up, new_id, one_of, registered
-from binlog2s3.archive.catalog import Catalog, read, refuse_left
+from binlog2s3.archive.catalog import Catalog, refuse_left
 from binlog2s3.archive.codec import (
     AsText,
     Crc64,
@@ -36,7 +36,7 @@ from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.backup import Action, BackupConfig
 from binlog2s3.config.bucket import for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError
+from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
     duration_text,
@@ -54,15 +54,16 @@ from binlog2s3.recover.backup import (
     start_of_gtids,
     start_of_registered,
 )
+from binlog2s3.recover.backup_format import BackupPoint
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.retain.leftovers import delete_stored
+from binlog2s3.retain.once import put_once
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
-from binlog2s3.stream.remote import where_absent
 from binlog2s3.workers import Workers
 
 _ROOM = 10
@@ -92,20 +93,14 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
     with opened(s3, evidence=Evidence, session=outside.session) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         if action == "remove":
-            hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
-            remove(catalog, id_ or "", hold_on, yes=config.yes)
+            remove(catalog, id_ or "", store.settings.holds(), yes=config.yes)
             return 0
         if action == "get":
             get(catalog, id_ or "", sys.stdout.buffer)
             return 0
         with progress_of("entries") as advance:
             workers = Workers(config.s3.threads)
-
-            def look() -> Snapshot:
-                snapshot = Snapshot(catalog, workers, advance=advance)
-                snapshot.refuse_nothing(url(config.s3))
-                return snapshot
-
+            look = partial(snapshot_of, catalog, workers, url(config.s3), advance=advance)
             is_new = action == "add"
             note, style = "", ""
             if action == "add":
@@ -217,7 +212,7 @@ def add(
     base = start_of_registered(backup, backup.flavour).base
     lacks = innodb_lacks(replace(base, innodb=innodb), snapshot) if base is not None else ""
     backup = _accepted(config, backup, (*backup.defects, *filter(None, [lacks])))
-    put_backup(catalog, backup)
+    put_once(catalog.store, catalog.layout.backup(backup.id), backup)
     return (backup, reaches), True
 
 
@@ -246,17 +241,6 @@ def reachable(
         sleep(min(_LOOK_SECONDS, wait))
         wait -= _LOOK_SECONDS
         snapshot = look()
-
-
-def put_backup(catalog: Catalog, backup: Backup) -> None:
-    """Write the document of a backup. Raises PreconditionError if there is another one."""
-    key, data = catalog.layout.backup(backup.id), backup.to_json()
-    Backup.from_json(data, key)  # never write what could not be read again
-    try:
-        where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
-    except PreconditionError:  # ours, if an answer was lost
-        if read(catalog.store, key, Backup) != backup:
-            raise
 
 
 def _unusable(backup: Backup, reach: BackupReach, *, behind: bool) -> RecoveryError:
@@ -348,48 +332,65 @@ def _described(
 
     All of a dump is read. Raises RecoveryError.
     """
-    taken_at = _taken_at(config, now)
-    innodb, checked = None, False
-    defects: tuple[str, ...] = ()
-    tool, server, binlog, position = "other", "", config.binlog, config.position
-    gtid_set = None
+    taken_at, ends_at = _taken_at(config, now), None
+    if config.binlog is not None and config.position is not None:
+        ends_at = FilePosition(config.binlog, config.position)
+    point = BackupPoint(tool="other", flavour=None, ends_at=ends_at, gtid_set=config.gtid_set)
     if config.gtid_set is not None:
-        gtid_set = config.gtid_set
-        start_of_gtids(gtid_set, flavour)
+        start_of_gtids(config.gtid_set, flavour)
+    location = config.location or ""
     if config.from_backup is not None:
         with progress_of("bytes of the base backup") as advance:
             point, _ = examined(config.from_backup, advance)
-        if point.flavour not in (None, flavour):
-            raise RecoveryError(
-                f"the backup is of a {point.flavour} server, the history is {flavour}'s",
-                hint="is --source the right one?",
-            )
         for warning in point.warnings:
             say("warning", f"{config.from_backup}: {warning}")
-        tool, server = point.tool, point.server_uuid or ""
-        gtid_set = point.gtid_set
-        binlog, position = point.ends_at or (None, None)
-        innodb, checked, defects = point.innodb, point.checked, point.defects
-    location = config.location or ""
-    if not location and config.from_backup is not None:
-        location = str(config.from_backup.absolute())
-    backup = Backup(
-        id=new_id(now),
+        location = location or str(config.from_backup.absolute())
+    backup = backup_at(
+        point,
+        config,
+        flavour,
+        id_=new_id(now),
+        location=location,
+        taken_at=taken_at,
+        registered_at=now,
+    )
+    backup = replace(backup, lineage=config.from_lineage)
+    return _accepted(config, backup, point.defects), point.innodb
+
+
+def backup_at(
+    point: BackupPoint,
+    config: BackupConfig,
+    flavour: Flavour,
+    *,
+    id_: str,
+    location: str,
+    taken_at: datetime,
+    registered_at: datetime,
+) -> Backup:
+    """The document of a backup that ends there. RecoveryError if another flavour wrote it."""
+    if point.flavour not in (None, flavour):
+        raise RecoveryError(
+            f"the backup is of a {point.flavour} server, the history is {flavour}'s",
+            hint="is --source the right one?",
+        )
+    binlog, position = point.ends_at or (None, None)
+    return Backup(
+        id=id_,
         source=config.source,
         label=config.label or "",
         location=location,
-        tool=tool,
+        tool=point.tool,
         flavour=flavour,
-        server_uuid=server,
-        gtid_set=gtid_set,
+        server_uuid=point.server_uuid or "",
+        gtid_set=point.gtid_set,
         binlog=binlog,
         position=position,
-        lineage=config.from_lineage,
+        lineage=None,
         taken_at=taken_at,
-        registered_at=now,
-        checked=checked,
+        registered_at=registered_at,
+        checked=point.checked,
     )
-    return _accepted(config, backup, defects), innodb
 
 
 def remove(
@@ -409,8 +410,7 @@ def remove(
     id_ = id_of(labels, named, exact=True)
     key, name = catalog.layout.backup(id_), known[id_].name if id_ in known else f"backup {id_}"
     is_stored = id_ in known and known[id_].stored is not None
-    folder = catalog.layout.stored(id_, 1).rpartition("/")[0]
-    objects = [info.key for info in catalog.store.list(f"{folder}/")]
+    objects = [info.key for info in catalog.store.list(catalog.layout.stored_folder(id_))]
     hold = next(
         (hold for one in (key, *objects) if (hold := _hold(one, hold_on)) is not None), None
     )

@@ -82,8 +82,7 @@ def clear(catalog: Catalog, left: Leftovers) -> None:
 
 def delete_stored(catalog: Catalog, id_: str) -> None:
     """Delete the objects of a backup whose document is gone. Raises StoreError if one is left."""
-    folder = catalog.layout.stored(id_, 1).rpartition("/")[0]
-    keys = [info.key for info in catalog.store.list(f"{folder}/")]
+    keys = [info.key for info in catalog.store.list(catalog.layout.stored_folder(id_))]
     if keys:
         catalog.store.delete(keys)
         refuse_left(catalog.store, keys)

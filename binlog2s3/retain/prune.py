@@ -47,7 +47,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import BackupReach, reach_of
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.choose import (
     Below,
@@ -63,6 +63,7 @@ from binlog2s3.retain.choose import (
     spent_ids,
 )
 from binlog2s3.retain.leftovers import Leftovers, clear, delete_stored, leftovers_of
+from binlog2s3.retain.once import put_once
 from binlog2s3.retain.view import Deletable, PrintedPrune, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.errors import FullError, MendableError
@@ -102,11 +103,10 @@ def run(config: PruneConfig, outside: Outside = OUTSIDE) -> int:
 
 def _bucket(store: S3Store, config: PruneConfig, now: datetime) -> Bucket:
     settings = store.settings
-    clock = settings.clock(Layout(config.s3.prefix, config.source).archive)
     return Bucket(
         store,
-        min(now, clock or now),
-        settings.hold_on if settings.has_object_lock() else None,
+        settings.now(now, Layout(config.s3.prefix, config.source).archive),
+        settings.holds(),
         bool(settings.versioning()),
         store.version_notes,
     )
@@ -132,8 +132,8 @@ class Prune:
             self._retire()
             return 0
         with progress_of("entries") as advance:
-            snapshot = Snapshot(self._catalog, Workers(self._threads), advance=advance)
-            snapshot.refuse_nothing(url(config.s3))
+            workers = Workers(self._threads)
+            snapshot = snapshot_of(self._catalog, workers, url(config.s3), advance=advance)
             if snapshot.unreadable:
                 raise snapshot.unreadable[0]
             choice = self.choice(snapshot)
@@ -339,8 +339,7 @@ class Prune:
         ids = spent_ids(choice.backups, choice.wanted, self._graced(choice), snapshot.lineages)
         names = {one.id: one.name for one in choice.backups}
         for id_ in ids:
-            folder = layout.stored(id_, 1).rpartition("/")[0]
-            infos = [*self._store.list(f"{folder}/")]
+            infos = [*self._store.list(layout.stored_folder(id_))]
             locked = self._locked([layout.backup(id_), *(info.key for info in infos)])
             until = max((hold.until for hold in locked.values() if hold.until), default=None)
             kept = "" if not locked else "Object Lock keeps it"
@@ -493,11 +492,10 @@ class Prune:
 
     def _raise_floor(self, lineage: Lineage, binlog: BinlogName, gtid_set: str) -> None:
         floor = self._floor(lineage, binlog, gtid_set)
-        key, data = self._layout.floor(lineage.id, binlog.number), floor.to_json()
-        LineageFloor.from_json(data, key)  # never write what could not be read again
+        key = self._layout.floor(lineage.id, binlog.number)
         try:
-            where_absent(lambda absent: self._store.put(key, data, if_absent=absent, kept=True))
-        except PreconditionError as error:  # another run's, or ours if an answer was lost
+            put_once(self._store, key, floor)
+        except PreconditionError as error:  # another run's, at another time
             if read(self._store, key, LineageFloor).binlog != binlog:
                 raise ArchiveError(
                     f"{key} is not the floor at {binlog}: somebody else wrote it",

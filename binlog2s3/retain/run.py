@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -42,9 +43,10 @@ from binlog2s3.recover.backup import StreamedDump
 from binlog2s3.recover.backup_format import BackupPoint, parse_xtrabackup_log
 from binlog2s3.recover.reach import BackupReach
 from binlog2s3.recover.route import history_flavour
-from binlog2s3.recover.snapshot import Snapshot
-from binlog2s3.retain.backup import print_json, print_rows, put_backup, reachable
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
+from binlog2s3.retain.backup import backup_at, print_json, print_rows, reachable
 from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
+from binlog2s3.retain.once import put_once
 from binlog2s3.retain.stream_upload import StreamUpload
 from binlog2s3.server.backup_program import (
     BackupProgram,
@@ -122,13 +124,12 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
     ) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(config.s3.threads)
-
-        def look() -> Snapshot:
-            snapshot = Snapshot(catalog, workers)
-            snapshot.refuse_nothing(url(config.s3))
-            return snapshot
-
-        bucket = Bucket(catalog, look, clock_of(store, catalog, outside), hold_of(store))
+        bucket = Bucket(
+            catalog,
+            look=partial(snapshot_of, catalog, workers, url(config.s3)),
+            now=lambda: store.settings.now(outside.now(), catalog.layout.archive),
+            hold_on=_holds(store),
+        )
         backup, reaches = BackupStorer(config, bucket, outside).run()
         for text in store.version_notes():
             say("warning", text)
@@ -140,22 +141,11 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
     return 0
 
 
-def hold_of(store: S3Store) -> Callable[[str], Hold] | None:
+def _holds(store: S3Store) -> Callable[[str], Hold] | None:
     """How Object Lock keeps a key; None if the bucket has none, or may not be asked."""
     with suppress(StoreError):
-        if store.settings.has_object_lock():
-            return store.settings.hold_on
+        return store.settings.holds()
     return None
-
-
-def clock_of(store: S3Store, catalog: Catalog, outside: Outside) -> Callable[[], datetime]:
-    """The earlier of two clocks, so that nothing looks older than it is."""
-
-    def now() -> datetime:
-        here = outside.now()
-        return min(here, store.settings.clock(catalog.layout.archive) or here)
-
-    return now
 
 
 def asked(config: MysqlConfig) -> ServerFacts:
@@ -234,7 +224,7 @@ class BackupStorer:
                 backup = self._backup(id_, point, stored, server_uuid, flavour)
                 backup, reaches = self._reachable(backup)
                 upload.complete()
-                put_backup(self._catalog, backup)
+                put_once(store, layout.backup(backup.id), backup)
                 self._check_there(backup)
             except BaseException:
                 self._abort(upload)
@@ -379,28 +369,20 @@ class BackupStorer:
     def _backup(
         self, id_: str, point: BackupPoint, stored: Stored, server_uuid: str, flavour: Flavour
     ) -> Backup:
-        config, layout = self._config, self._catalog.layout
-        if point.flavour not in (None, flavour):
-            raise RecoveryError(
-                f"the backup is of a {point.flavour} server, the history is {flavour}'s",
-                hint="is --source the right one?",
-            )
-        folder = layout.stored(id_, 1).rpartition("/")[0]
-        return Backup(
-            id=id_,
-            source=config.source,
-            label=config.label or "",
-            location=f"s3://{config.s3.bucket}/{folder}/",
-            tool=config.tool or point.tool,
-            flavour=flavour,
-            server_uuid=point.server_uuid or server_uuid,
-            gtid_set=point.gtid_set,
-            binlog=point.ends_at.binlog if point.ends_at is not None else None,
-            position=point.ends_at.offset if point.ends_at is not None else None,
-            lineage=None,
+        config, folder = self._config, self._catalog.layout.stored_folder(id_)
+        backup = backup_at(
+            point,
+            config,
+            flavour,
+            id_=id_,
+            location=f"s3://{config.s3.bucket}/{folder}",
             taken_at=stored.began_at,
             registered_at=stored.ended_at,
-            checked=point.checked,
+        )
+        return replace(
+            backup,
+            tool=config.tool or backup.tool,
+            server_uuid=backup.server_uuid or server_uuid,
             stored=stored,
         )
 

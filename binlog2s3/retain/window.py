@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import Backup, Registered, look_up
+from binlog2s3.archive.backups import Registered, look_up
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, latest, newest
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import duration_text, moment_of
 from binlog2s3.recover.snapshot import Snapshot
-from binlog2s3.retain.backup import reaches_of_backup
+from binlog2s3.retain.backup import Row, reaches_of_backup
 from binlog2s3.status.model import (
     BackupsStatus,
     DrillStatus,
@@ -40,11 +40,13 @@ def proofs_of(
     *,
     there: Registered | None = None,
     drills: Iterable[DrillResult] | None = None,
+    rows: Sequence[Row] | None = None,
 ) -> Proofs:
     """Look at them; without a `snapshot`, not at the recovery window.
 
-    `there`, `drills`: what the caller has read already, the newest drills first. Else three
-    listings, four with stored backups. Raises StoreError.
+    `there`, `drills`: what the caller has read already, the newest drills first; `rows`: what all
+    of the backups reach, if that is known. Else three listings, four with stored backups, and the
+    backups up to one that reaches now are planned. Raises StoreError.
     """
     there = there or look_up(catalog)
     backups = there.restorable
@@ -56,7 +58,11 @@ def proofs_of(
     if there.unreadable:
         return Proofs(replace(found, window_why=str(there.unreadable[0])), drill)
     try:
-        window, why = _window(backups, snapshot)
+        if rows is None:
+            planned = ((one, reaches_of_backup(one, snapshot)) for one in backups)
+        else:
+            planned = (row for row in rows if row[0] in backups)
+        window, why = _window(planned) if snapshot.lineages else (None, "")
     except (ArchiveError, RecoveryError) as error:
         return Proofs(replace(found, window_why=str(error)), drill)
     known = replace(found, window_from=window, window_known=True, window_why=why)
@@ -70,53 +76,48 @@ def with_proofs(
     # what the streamer says of drills is up to ten minutes old: these proofs are newer
     replaced = ("drill", "backup-run")
     troubles = [trouble for trouble in status.troubles if trouble.code not in replaced]
-    troubles += _troubles(status, proofs.backups.newest_at, max_age)
-    troubles += _drill_troubles(status, proofs.drill, drill_max_age)
-    return replace(status, backups=proofs.backups, drill=proofs.drill, troubles=tuple(troubles))
+    drill, at = proofs.drill, status.at
+    troubles += _too_old(_NO_BACKUP, "newest base backup", proofs.backups.newest_at, at, max_age)
+    if drill is None or not drill.failed:  # a failure is a trouble itself
+        proven_at = drill.proven_at if drill is not None else None
+        troubles += _too_old(_NO_PROOF, "last proof by a drill", proven_at, at, drill_max_age)
+    return replace(status, backups=proofs.backups, drill=drill, troubles=tuple(troubles))
 
 
-def _drill_troubles(
-    status: Status, drill: DrillStatus | None, max_age: float | None
+_NO_BACKUP = Trouble(
+    code="backup",
+    level="warning",
+    text="no base backup is registered",
+    hint="make a base backup: `binlog2s3 backup run`, or register one: `binlog2s3 backup add`",
+)
+_NO_PROOF = Trouble(
+    code="drill",
+    level="warning",
+    text="no recovery was ever proved by a drill",
+    hint="does the timer of `binlog2s3 drill` run? docs/drill.md",
+)
+
+
+def _too_old(
+    none: Trouble, newest: str, newest_at: datetime | None, now: datetime, max_age: float | None
 ) -> list[Trouble]:
-    if max_age is None or (drill is not None and drill.failed):  # a failure is a trouble itself
-        return []
-    if drill is None or drill.proven_at is None:
-        text = "no recovery was ever proved by a drill"
-    else:
-        age = (status.at - drill.proven_at).total_seconds()
-        if age <= max_age:
-            return []
-        text = f"the last proof by a drill is {duration_text(age)} old, more than "
-        text += duration_text(max_age)
-    hint = "does the timer of `binlog2s3 drill` run? docs/drill.md"
-    return [Trouble(code="drill", level="warning", text=text, hint=hint)]
-
-
-def _troubles(status: Status, newest: datetime | None, max_age: float | None) -> list[Trouble]:
+    """The trouble if there is none, or if the newest is older than `max_age`, if that matters."""
     if max_age is None:
         return []
-    if newest is None:
-        text = "no base backup is registered"
-    else:
-        age = (status.at - newest).total_seconds()
-        if age <= max_age:
-            return []
-        text = f"the newest base backup is {duration_text(age)} old, more than "
-        text += duration_text(max_age)
-    hint = "make a base backup: `binlog2s3 backup run`, or register one: `binlog2s3 backup add`"
-    return [Trouble(code="backup", level="warning", text=text, hint=hint)]
+    if newest_at is None:
+        return [none]
+    age = (now - newest_at).total_seconds()
+    text = f"the {newest} is {duration_text(age)} old, more than {duration_text(max_age)}"
+    return [replace(none, text=text)] if age > max_age else []
 
 
-def _window(backups: Sequence[Backup], snapshot: Snapshot) -> tuple[datetime | None, str]:
+def _window(rows: Iterable[Row]) -> tuple[datetime | None, str]:
     """The earliest time that a backup can be brought to and on to now; or None, and why.
 
-    The reason is that of the newest backup that counts.
+    The reason is that of the newest backup that counts. The oldest backup comes first.
     """
-    if not snapshot.lineages:
-        return None, ""
     why = ""
-    for backup in backups:  # oldest first
-        reaches = reaches_of_backup(backup, snapshot)
+    for backup, reaches in rows:
         for reach in reaches:
             if reach.is_complete and reach.from_us is not None:
                 return moment_of(reach.from_us), ""

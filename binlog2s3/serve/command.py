@@ -29,10 +29,12 @@ from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, ConnectionLimits, Source
-from binlog2s3.serve.directory import Directory, of_server, recovered
+from binlog2s3.serve.directory import of_server, recovered
 from binlog2s3.serve.dump import ServedDump, SharedBlocks
 from binlog2s3.serve.history import ArchiveHistory
+from binlog2s3.serve.model import ServedHistory
 from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.status.http import Listener
 from binlog2s3.status.page import ReportPage, report_command
 from binlog2s3.store.s3 import S3Store
@@ -96,7 +98,7 @@ def _page(config: ServeConfig) -> ReportPage | None:
 class Serving:
     """What is served, to the clients of one source."""
 
-    def __init__(self, config: ServeConfig, history: ArchiveHistory | Directory) -> None:
+    def __init__(self, config: ServeConfig, history: ServedHistory) -> None:
         self._config = config
         self._history = history
         self._workers = Workers(_threads(config))
@@ -115,32 +117,28 @@ class Serving:
         """What clients are told; the version may change while the archive grows."""
         history = self._history
         newest, gtids = history.newest_place()
-        if history.flavour == "mariadb":
-            return Identity(
-                newest=newest,
-                gtids=gtids,
-                version=f"5.5.5-{history.server_version}",
-                flavour="mariadb",
-                server_id=self._config.serve_id,
-                server_uuid=self._uuid,
-                plugin="mysql_native_password",
-            )
+        mode = self._gtid_mode() if history.flavour == "mysql" else ""
+        version = ServerVersion(history.server_version)
+        return Identity(
+            newest=newest,
+            gtids=gtids,
+            version=version.for_replicas,
+            flavour=history.flavour,
+            server_id=self._config.serve_id,
+            server_uuid=self._uuid,
+            gtid_mode=mode,
+            plugin=version.plugin,
+        )
+
+    def _gtid_mode(self) -> str:
+        """What of MySQL's GTIDs is known in a few seconds."""
+        history = self._history
         until = time.monotonic() + _GTID_SECONDS
         while (keeps := history.keeps_gtids) is None and time.monotonic() < until:
             version = history.view().version
             if not history.view().binlogs or history.wait(version, 0.5).version == version:
                 break
-        major = history.server_version.partition(".")[0]
-        return Identity(
-            newest=newest,
-            gtids=gtids,
-            version=history.server_version,
-            flavour="mysql",
-            server_id=self._config.serve_id,
-            server_uuid=self._uuid,
-            gtid_mode={True: "ON", False: "OFF", None: "ON_PERMISSIVE"}[keeps],
-            plugin="mysql_native_password" if major in ("5", "") else "caching_sha2_password",
-        )
+        return {True: "ON", False: "OFF", None: "ON_PERMISSIVE"}[keeps]
 
     def answer(self, client: Client, dump: Dump) -> None:
         """Send one dump until the client leaves."""
@@ -175,7 +173,7 @@ class Serving:
         with self._lock:
             dumps = dict(self._dumps)
             sent = self._sent_before + sum(one.sent for one in clients if one.number in dumps)
-        error = getattr(history, "error", None) or (source.defect if source is not None else None)
+        error = history.error or (source.defect if source is not None else None)
         return ServeStatus(
             source=history.name,
             flavour=history.flavour,
@@ -228,7 +226,7 @@ def _threads(config: ServeConfig) -> int:
 
 
 @contextmanager
-def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Directory]:
+def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ServedHistory]:
     if config.directory is not None:
         yield recovered(config.directory, stop)
         return

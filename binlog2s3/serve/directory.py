@@ -156,6 +156,8 @@ def _manifest(directory: Path) -> Manifest:
 class Directory:
     """Implements `model.ServedHistory` for files. `stop` ends what waits."""
 
+    error = None
+
     def __init__(self, directory: Path, parts: Sequence[_Part], stop: threading.Event) -> None:
         self._directory = directory
         self._stop = stop
@@ -400,12 +402,7 @@ class _FileLine:
         for gtid in self._gtids_of(binlog):
             found.add(gtid)
             count += 1
-        before, added = binlog.before, found.build()
-        return AddedGtids(
-            before=before if isinstance(before, MariadbGtidList) else None,
-            added=added if isinstance(added, MariadbGtidList) else None,
-            count=count,
-        )
+        return AddedGtids.of(binlog.before, found.build(), count)
 
     def added_gtids(self) -> Sequence[AddedGtids]:
         """See `GtidLine`."""

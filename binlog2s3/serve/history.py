@@ -717,13 +717,8 @@ class ArchiveHistory:
 
 def added_by(scanner: Scanner) -> AddedGtids:
     """What is known of the GTIDs of a binlog that was read up to now."""
-    before, added = scanner.previous_gtids, scanner.gtids
-    return AddedGtids(
-        before=before if isinstance(before, MariadbGtidList) else None,
-        added=added if isinstance(added, MariadbGtidList) else None,
-        count=scanner.transactions - scanner.anonymous,
-        back=scanner.gtids_go_back,
-    )
+    count, back = scanner.transactions - scanner.anonymous, scanner.gtids_go_back
+    return AddedGtids.of(scanner.previous_gtids, scanner.gtids, count, back=back)
 
 
 class _ViewLine:
@@ -749,7 +744,7 @@ class _ViewLine:
             elif known is not None:
                 found.append(added_gtids(known))
             else:
-                found.append(AddedGtids(before=None, added=None, count=0))
+                found.append(AddedGtids.of(None, None, 0))
         return found
 
     def leads_up(self, number: int) -> bool:

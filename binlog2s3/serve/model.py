@@ -11,6 +11,7 @@ from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, StatePlaces
+from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.replication.feed import Had, MariadbHad, NotServedError
 
 
@@ -185,6 +186,17 @@ class ServedHistory(Protocol):
     @property
     def name(self) -> str:
         """Its name in messages."""
+
+    @property
+    def keeps_gtids(self) -> bool | None:
+        """Whether its transactions have GTIDs; None if that is not known, or only some have."""
+
+    @property
+    def error(self) -> Binlog2s3Error | None:
+        """Why what it is read from cannot be asked at the moment."""
+
+    def newest_place(self) -> tuple[tuple[str, int], str]:
+        """Name and end of the newest binlog, and the GTIDs executed there; "" if unknown."""
 
     def view(self) -> View:
         """The binlogs that there are now."""

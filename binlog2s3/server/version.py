@@ -8,6 +8,7 @@ MySQL's calendar versions (26.7 comes after 9.7) are compared as numbers, like a
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from binlog2s3.binlog.gtid import Flavour
 
@@ -15,6 +16,7 @@ _OLDEST: Mapping[Flavour, tuple[int, ...]] = {"mysql": (5, 6), "mariadb": (10, 0
 _MAINTAINED: Mapping[Flavour, tuple[int, ...]] = {"mysql": (8, 0), "mariadb": (10, 5)}
 _BEFORE_MARIADB = "5.5.5-"
 """MariaDB puts it before its own version, where old replicas read it."""
+Plugin = Literal["caching_sha2_password", "mysql_native_password"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,11 @@ class ServerVersion:
         """Its numbers, at most three: (8, 0, 36)."""
         text = self.text.removeprefix(_BEFORE_MARIADB) if self.mariadb else self.text
         return tuple(int(number) for number in re.findall(r"\d+", text.partition("-")[0])[:3])
+
+    @property
+    def for_replicas(self) -> str:
+        """What a source of this version tells its replicas first."""
+        return f"{_BEFORE_MARIADB}{self.text}" if self.mariadb else self.text
 
     @property
     def series(self) -> tuple[int, ...]:
@@ -125,9 +132,12 @@ class ServerVersion:
         return self._since(mysql=(8, 3))
 
     @property
-    def has_sha2(self) -> bool:
-        """Whether a replica of it logs in with caching_sha2_password."""
-        return self._since(mysql=(8,))
+    def plugin(self) -> Plugin:
+        """The authentication plugin with which a replica of this version logs in.
+
+        MySQL 5.7 has no caching_sha2_password before 5.7.23, and MySQL 9 has nothing older.
+        """
+        return "caching_sha2_password" if self._since(mysql=(8,)) else "mysql_native_password"
 
     @property
     def shows_applied(self) -> bool:

@@ -67,6 +67,14 @@ class BucketSettings:
         found = answer.get("ObjectLockConfiguration") or {}
         return found.get("ObjectLockEnabled") == "Enabled"
 
+    def now(self, here: datetime, prefix: str) -> datetime:
+        """The earlier of this machine's time and the store's: nothing looks older than it is."""
+        return min(here, self.clock(prefix) or here)
+
+    def holds(self) -> Callable[[str], Hold] | None:
+        """How Object Lock keeps a key; None if the bucket has none."""
+        return self.hold_on if self.has_object_lock() else None
+
     def hold_on(self, key: str) -> Hold:
         """How Object Lock keeps the version of an object that is read."""
         try:

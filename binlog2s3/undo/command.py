@@ -41,7 +41,7 @@ from binlog2s3.server.version import is_on
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.undo.execute import ConflictError, Execution, Undone, prepare
 from binlog2s3.undo.tables import Definition, definition_of
-from binlog2s3.undo.transactions import TransactionSource, name_of
+from binlog2s3.undo.transactions import Culprits, Later, TransactionSource, name_of
 from binlog2s3.undo.view import SHOWN_ROWS, Plan, document, show
 from binlog2s3.workers import Workers
 
@@ -106,8 +106,9 @@ class _Undo:
         self._check_size(changes)
         definitions = self._definitions(changes, facts)
         snapshot = self._snapshot(facts)  # with all DDL up to these definitions
-        self._source.check_ddl(hits, changes, snapshot)
-        undone_by, is_known = self._source.undone_by(hits, changes, snapshot)
+        later = Later(self._source, hits, changes, snapshot)
+        later.check_ddl()
+        undone_by, is_known = later.undone_by()
         if not (undone_by or is_known):
             notes.append("too much came after to look at: it may have been undone already")
         plan = Plan(
@@ -134,7 +135,7 @@ class _Undo:
                 hint="--yes does not ask; --dry-run shows the plan",
                 as_json=config.as_json,
             )
-        return self._end(plan, self._execute(plan, snapshot))
+        return self._end(plan, self._execute(plan, later))
 
     def _advance(self, what: str, done: int, total: int) -> None:
         """Show how many bytes of the archive are done."""
@@ -245,11 +246,11 @@ class _Undo:
 
     # Doing it
 
-    def _execute(self, plan: Plan, snapshot: Snapshot) -> Undone:
+    def _execute(self, plan: Plan, later: Later) -> Undone:
         try:
             return self._executed(plan)
         except ConflictError as error:  # its locks are gone: the archive is read for minutes, maybe
-            raise self._explained(error, plan, snapshot) from error
+            raise _explained(error, later.culprits(error.conflicts)) from error
         except KeyboardInterrupt:  # not during COMMIT: that is a LostCommitError
             if self._execution is not None and self._execution.committed:
                 return self._execution.done  # it has to be told
@@ -314,22 +315,6 @@ class _Undo:
                 )
             return execution.commit()
 
-    def _explained(self, error: ConflictError, plan: Plan, snapshot: Snapshot) -> RecoveryError:
-        """What is in conflict, and with which later transaction."""
-        culprits = self._source.culprits(error.conflicts, plan.hits, plan.changes, snapshot)
-        if error.undone or culprits.undo:
-            by = f" by {culprits.undo}" if culprits.undo else ""
-            return RecoveryError(
-                f"it was undone already{by}, or rows were set back since: nothing was changed",
-                hint="`binlog2s3 rows` shows what a transaction changed",
-            )
-        by_row = {row: f", by {name}" for row, name in culprits.by_row.items()}
-        shown = "; ".join(f"{one}{by_row.get(one.row, '')}" for one in error.conflicts)
-        return RecoveryError(
-            f"nothing was changed: {error}" + (f": {shown}" if shown else ""),
-            hint="--skip-conflicts leaves rows out that were changed since, and undoes the others",
-        )
-
     def _write(self, plan: Plan, path: Path) -> None:
         """Write the undo as a binlog file, private to this user."""
         now = int(self._outside.now().timestamp())
@@ -384,6 +369,22 @@ class _Undo:
                 page.line(f"{count_text(done.skipped, 'row')} left out: in conflict", "yellow")
         sys.stdout.flush()
         return 0
+
+
+def _explained(error: ConflictError, culprits: Culprits) -> RecoveryError:
+    """What is in conflict, and with which later transaction."""
+    if error.undone or culprits.undo:
+        by = f" by {culprits.undo}" if culprits.undo else ""
+        return RecoveryError(
+            f"it was undone already{by}, or rows were set back since: nothing was changed",
+            hint="`binlog2s3 rows` shows what a transaction changed",
+        )
+    by_row = {row: f", by {name}" for row, name in culprits.by_row.items()}
+    shown = "; ".join(f"{one}{by_row.get(one.row, '')}" for one in error.conflicts)
+    return RecoveryError(
+        f"nothing was changed: {error}" + (f": {shown}" if shown else ""),
+        hint="--skip-conflicts leaves rows out that were changed since, and undoes the others",
+    )
 
 
 def _rows_text(done: int, total: int) -> str:

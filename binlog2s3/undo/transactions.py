@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, cast
 
-from binlog2s3.binlog.content import ChangeKind, is_about_accounts
+from binlog2s3.binlog.content import ROW_KINDS, ChangeKind, is_about_accounts
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import FilePosition
@@ -39,7 +39,6 @@ _LATER_MOST = 500
 _READ_TIMES, _READ_LEAST = 20, 16 << 20
 """So many times the size of what is undone, at least so many bytes, is read to find out whether it
 was undone already."""
-_ROW_KINDS = frozenset({"insert", "update", "delete"})
 
 
 @dataclass(slots=True)
@@ -58,15 +57,13 @@ class TransactionSource:
         config: UndoConfig,
         *,
         advance: Callable[[str, int, int], None] = lambda *_: None,
-        read_least: int = _READ_LEAST,
     ) -> None:
         """`advance` gets what is done, in words, and how many bytes of how many."""
         self._config = config
         self._advance = advance
-        self._read_least = read_least
         self.wanted = Tables(config.tables) if config.tables else None
 
-    def _search(self, snapshot: Snapshot, query: SearchQuery) -> Iterator[Hit]:
+    def searched(self, snapshot: Snapshot, query: SearchQuery) -> Iterator[Hit]:
         """Search; what could not be searched is refused at the end."""
         warnings: list[str] = []
         search = TransactionSearch(
@@ -104,7 +101,7 @@ class TransactionSource:
         query = SearchQuery(wanted=Criteria(), gtids=gtids, at=at, order="oldest")
         hits: list[Hit] = []
         try:
-            for hit in self._few(self._search(snapshot, query)):
+            for hit in self._few(self.searched(snapshot, query)):
                 hits.append(hit)  # noqa: PERF402 - those before an error count
         except ArchiveError:
             if not hits or _missing(gtids, hits):
@@ -145,7 +142,7 @@ class TransactionSource:
         )
         return [
             hit
-            for hit in self._few(self._search(snapshot, query))
+            for hit in self._few(self.searched(snapshot, query))
             if not (_is_before(hit, first) or _is_before(last, hit))
         ]
 
@@ -189,7 +186,7 @@ class TransactionSource:
                     f"{name_of(hit)} cannot be undone: it is one phase of an XA transaction, or of "
                     "an ALTER"
                 )
-            form = self._read_one(hit, snapshot, changes)
+            form = self.read_one(hit, snapshot, changes)
             versions.add(decode_format(form, offset=0).server_version)
         if len(versions) > 1:
             raise RecoveryError(
@@ -200,7 +197,7 @@ class TransactionSource:
             raise RecoveryError("no row is to be undone", hint="`binlog2s3 rows` shows the rows")
         return changes, with_checksums(form, decode_format(form, offset=0))
 
-    def _read_one(self, hit: Hit, snapshot: Snapshot, changes: Changes) -> bytes:
+    def read_one(self, hit: Hit, snapshot: Snapshot, changes: Changes) -> bytes:
         """Add the changes of one transaction; returns its binlog's format event."""
         known = snapshot.known(hit.lineage, hit.binlog)
         begin, end = hit.transaction.begin, hit.transaction.end
@@ -228,11 +225,28 @@ class TransactionSource:
         reader.end()
         return head
 
-    def check_ddl(self, hits: Sequence[Hit], changes: Changes, snapshot: Snapshot) -> None:
+
+class Later:
+    """What came after the transactions that are to be undone, of which these are the changes."""
+
+    def __init__(
+        self,
+        source: TransactionSource,
+        hits: Sequence[Hit],
+        changes: Changes,
+        snapshot: Snapshot,
+        *,
+        read_least: int = _READ_LEAST,
+    ) -> None:
+        self._source = source
+        self._hits = hits
+        self._changes = changes
+        self._snapshot = snapshot
+        self._read_least = read_least
+
+    def check_ddl(self) -> None:
         """Refuse if a table was defined anew since, or perhaps."""
-        names = {(one.body.database, one.body.table) for one in changes.tables}
-        for hit in self._later(hits[0], Criteria(tables=Tables(tuple(names)),
-                                                 kinds=frozenset({"ddl"})), snapshot):  # fmt: skip
+        for hit in self._later(frozenset({"ddl"})):
             if is_about_accounts(hit.content):
                 continue
             texts = "; ".join(hit.content.statements[:1]) or "; ".join(map(str, hit.match.matched))
@@ -244,28 +258,27 @@ class TransactionSource:
                 "could put values into other columns",
             )
 
-    def _later(
-        self, first: Hit, wanted: Criteria, snapshot: Snapshot
-    ) -> Generator[Hit, None, None]:
-        """What came after a transaction, in its order."""
+    def _later(self, kinds: frozenset[ChangeKind]) -> Generator[Hit, None, None]:
+        """What came after the first one and may have made such changes, in its order."""
+        first = self._hits[0]
+        tables = {(one.body.database, one.body.table) for one in self._changes.tables}
+        wanted = Criteria(tables=Tables(tuple(tables)), kinds=kinds)
         query = SearchQuery(wanted=wanted, since=(first.lineage, first.binlog), order="oldest")
-        for hit in self._search(snapshot, query):
+        for hit in self._source.searched(self._snapshot, query):
             is_same = (hit.lineage, hit.binlog) == (first.lineage, first.binlog)
             if not (is_same and hit.transaction.begin <= first.transaction.begin):
                 yield hit
 
-    def undone_by(
-        self, hits: Sequence[Hit], changes: Changes, snapshot: Snapshot
-    ) -> tuple[str, bool]:
+    def undone_by(self) -> tuple[str, bool]:
         """The later transaction that has undone all of these, unless it was undone itself.
 
         "" if there is none; and whether all that came after was looked at: the first transactions
         are, and so many bytes of those that may be an undo.
         """
-        undoing = _Undoing(changes, self.wanted)
-        left = max(changes.size * _READ_TIMES, self._read_least)
+        undoing = _Undoing(self._changes, self._source.wanted)
+        left = max(self._changes.size * _READ_TIMES, self._read_least)
         try:
-            for hit, read in self._after(hits, changes, snapshot):
+            for hit, read in self._after():
                 if hit is None:
                     return undoing.by, False
                 if undoing.may_be(hit):
@@ -277,18 +290,12 @@ class TransactionSource:
             return undoing.by, False
         return undoing.by, True
 
-    def culprits(
-        self,
-        conflicts: Sequence[Conflict],
-        hits: Sequence[Hit],
-        changes: Changes,
-        snapshot: Snapshot,
-    ) -> Culprits:
+    def culprits(self, conflicts: Sequence[Conflict]) -> Culprits:
         """The last transactions that changed rows of a conflict; as far as they are found."""
         wanted = {one.row for one in conflicts if one.why != "there again"}
-        found, undoing = Culprits(), _Undoing(changes, self.wanted)
+        found, undoing = Culprits(), _Undoing(self._changes, self._source.wanted)
         with suppress(ArchiveError):
-            for hit, read in self._after(hits, changes, snapshot):
+            for hit, read in self._after():
                 if hit is None:
                     break
                 later = read()
@@ -298,24 +305,18 @@ class TransactionSource:
         found.undo = undoing.by
         return found
 
-    def _after(
-        self, hits: Sequence[Hit], changes: Changes, snapshot: Snapshot
-    ) -> Iterator[tuple[Hit | None, Callable[[], Changes | None]]]:
+    def _after(self) -> Iterator[tuple[Hit | None, Callable[[], Changes | None]]]:
         """What came after and changes rows of the same tables, and what reads it; None: too many.
 
         What is read is None if it cannot be undone, and is gone with the next one.
         """
-        own = {(one.lineage, one.binlog, one.transaction.begin) for one in hits}
-        pairs = {(one.body.database, one.body.table) for one in changes.tables}
-        criteria = Criteria(tables=Tables(tuple(pairs)), kinds=_ROW_KINDS)
-        with tempfile.TemporaryFile() as file, closing(
-            self._later(hits[0], criteria, snapshot)
-        ) as later:  # fmt: skip
+        own = {(one.lineage, one.binlog, one.transaction.begin) for one in self._hits}
+        with tempfile.TemporaryFile() as file, closing(self._later(ROW_KINDS)) as later:
 
             def read(hit: Hit) -> Changes | None:
                 found = Changes(cast("BinaryIO", file))
                 with suppress(RecoveryError):
-                    self._read_one(hit, snapshot, found)
+                    self._source.read_one(hit, self._snapshot, found)
                     return found
                 return None
 

@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.config.restore import WORK
-from binlog2s3.restore.directory import DataDirectory, Stage
+from binlog2s3.restore.directory import MARKER, DataDirectory, Stage
 from lab.disk import temporary_directory
 from tests.documents import BACKUP
 from tests.golden.buckets import CHANGES, LAYOUT, Golden, Source, golden, query
 from tests.golden.outputs import Called, called
-from tests.unit.restore.test_restore import DONE
+from tests.unit.restore.test_restore import DONE, REACHED
 
 ORDERS = "--table=shop.orders"
-MARK = replace(DONE, goal="to the newest that is in the bucket", backup=BACKUP.id)
+MARK = replace(
+    DONE,
+    goal="to the newest that is in the bucket",
+    reached=replace(REACHED, backup=BACKUP.id),
+)
 
 
 def bucket(*statements: str) -> Golden:
@@ -91,6 +95,19 @@ def test_one_that_was_interrupted_before_it_began_says_nothing(mysqld: Path) -> 
     assert done.code != 0
     assert "continues" not in done.err
     assert not (mysqld.parent / "data").exists()
+
+
+def test_what_an_earlier_version_has_begun_begins_again(mysqld: Path) -> None:
+    """Its marker does not say what it has restored, in words that this one knows."""
+    left(mysqld, "apply", tables=())
+    marker = mysqld.parent / "data" / WORK / MARKER
+    said = json.loads(marker.read_text())
+    old = {"backup": BACKUP.id, "made_by": "9.7.4", "said": "its GTIDs", "has_past": True}
+    marker.write_text(json.dumps({**said, **old, "reached": None}))
+    done = restored(mysqld, "--yes")
+    assert done.code == 8
+    assert "warning: another version of binlog2s3 has begun it: it begins again\n" in done.err
+    assert json.loads(marker.read_text())["stage"] == "restore"
 
 
 # Refused

@@ -18,6 +18,7 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import database_name, table_name
+from binlog2s3.recover.model import Shown
 
 _ANY = frozenset({"insert", "update", "delete", "ddl", "drop", "other"})
 _CALLS = frozenset({"SELECT", "WITH", "DO", "CALL", "VALUES", "(", "EXECUTE", "PREPARE"})
@@ -385,16 +386,12 @@ class PhaseLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """A transaction that was found: where it is, what it does, and how certain the match is.
+class Hit(Shown):
+    """A transaction that was found, and how certain the match is.
 
     For an XA COMMIT, the content is that of the prepared transaction, if it was found.
     """
 
-    lineage: str
-    binlog: BinlogName
-    transaction: Transaction
-    content: Content
     match: Match
     link: PhaseLink | None = None
 

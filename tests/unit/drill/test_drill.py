@@ -27,7 +27,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.given import Given
 from binlog2s3.drill.checks import check_statements, is_false, statements_in, statements_of
-from binlog2s3.drill.workspace import DrillWorkspace, LeftDrill, clean_up, locked
+from binlog2s3.drill.workspace import DrillMarker, DrillWorkspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.formatting import one_line
 from binlog2s3.restore.by_command import (
@@ -44,7 +44,7 @@ from binlog2s3.restore.scratch import (
     ScratchServer,
     ScratchSettings,
     account_sql,
-    server_options,
+    scratch_options,
     user_of,
     version_of,
 )
@@ -66,7 +66,7 @@ VALUES = values_of(BACKUP, Path("/w/data"), Path("/w/mysql.sock"))
 
 def made(work: Path, id_: str = ID, source: str = "orders") -> DrillWorkspace:
     """The directory of a drill that has begun."""
-    found = DrillWorkspace(work, id_, source, TIME)
+    found = DrillWorkspace(work, DrillMarker(id=id_, source=source, started_at=TIME))
     found.make()
     found.at("apply", BACKUP.id)
     found.data.mkdir()
@@ -210,16 +210,16 @@ def test_a_dump_goes_into_a_server() -> None:
 def test_the_scratch_server_is_private() -> None:
     """No port, no events, no replication; the operator's options come last."""
     settings = ScratchSettings(
-        flavour="mysql", has_gtids=True, log_bin="mysql-bin", server_id=9, more=("--gtid-mode=OFF",)
+        flavour="mysql", has_gtids=True, log_bin="mysql-bin", more=("--gtid-mode=OFF",)
     )
     with temporary_directory() as directory:  # its path is short: a socket is in it
-        workspace = DrillWorkspace(directory, ID, "orders", TIME)
-        found = server_options(settings, workspace)
+        workspace = DrillWorkspace(directory, DrillMarker(id=ID, source="orders", started_at=TIME))
+        found = scratch_options(settings, workspace)
         for option in ("--skip-networking", "--event-scheduler=OFF", "--skip-replica-start"):
             assert option in found
         assert found[-1] == "--gtid-mode=OFF"
         assert "--secure-file-priv=NULL" in found
-        found = server_options(replace(settings, flavour="mariadb"), workspace)
+        found = scratch_options(replace(settings, flavour="mariadb"), workspace)
         assert "--skip-slave-start" in found
         assert "--log-slave-updates" in found
         assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
@@ -231,9 +231,9 @@ def test_the_scratch_server_has_the_sources_time_zone() -> None:
         program = directory / "mysqld"
         program.write_text(f'#!/bin/sh\nprintf "%s" "$TZ" > {directory}/zone\nexit 1\n')
         program.chmod(0o755)
-        workspace = DrillWorkspace(directory, ID, "orders", TIME)
+        workspace = DrillWorkspace(directory, DrillMarker(id=ID, source="orders", started_at=TIME))
         workspace.make()
-        settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b", server_id=9)
+        settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b")
         own = os.environ.get("TZ", "")
         for tz, found in (("<+0900>-09:00", "<+0900>-09:00"), (None, own)):
             server = ScratchServer(program, replace(settings, tz=tz), workspace, OWN)
@@ -253,9 +253,9 @@ def test_temporary_files_are_in_its_own_directory(flavour: Flavour) -> None:
             f'echo "$@" >> {said}; exit 1;; esac\n'
         )
         program.chmod(0o755)
-        workspace = DrillWorkspace(directory, ID, "orders", TIME)
+        workspace = DrillWorkspace(directory, DrillMarker(id=ID, source="orders", started_at=TIME))
         workspace.make()
-        settings = ScratchSettings(flavour=flavour, has_gtids=True, log_bin="b", server_id=9)
+        settings = ScratchSettings(flavour=flavour, has_gtids=True, log_bin="b")
         server = ScratchServer(program, settings, workspace, OWN)
         for step in (server.initialise, server.start):
             with pytest.raises(RecoveryError):
@@ -351,7 +351,7 @@ def test_a_killed_drill_is_removed_with_its_processes(tmp_path: Path) -> None:
         for one in (ours, other):
             assert one.stdout is not None
             one.stdout.readline()
-        found: list[LeftDrill] = []
+        found: list[DrillMarker] = []
         assert clean_up(tmp_path, found.append) == [tmp_path / f"drill-{LATER}"]
         (left,) = found
         assert (left.id, left.step, left.backup) == (ID, "apply", BACKUP.id)
@@ -370,7 +370,7 @@ def test_a_directory_without_a_marker_goes_only_if_it_is_empty(tmp_path: Path) -
     (empty / "drill.json.new").write_text("{")
     link = tmp_path / f"drill-{LATER}"
     link.symlink_to(tmp_path.parent)
-    found: list[LeftDrill] = []
+    found: list[DrillMarker] = []
     assert clean_up(tmp_path, found.append) == []
     assert found == []
     assert not empty.exists()
@@ -381,13 +381,13 @@ def test_a_killed_drill_that_could_not_be_reported_is_reported_by_the_next(tmp_p
     """Its data are gone at once, whatever the store says."""
     made(tmp_path)
 
-    def refused(_: LeftDrill) -> None:
+    def refused(_: DrillMarker) -> None:
         raise StoreError("access denied")
 
     with pytest.raises(StoreError):
         clean_up(tmp_path, refused)
     assert [path.name for path in (tmp_path / f"drill-{ID}").iterdir()] == ["drill.json"]
-    found: list[LeftDrill] = []
+    found: list[DrillMarker] = []
     clean_up(tmp_path, found.append)
     assert [left.step for left in found] == ["apply"]
     assert [path.name for path in tmp_path.iterdir()] == [f"failed-{ID}"]
@@ -714,7 +714,7 @@ def test_a_killed_drill_that_gave_its_directory_to_the_server(tmp_path: Path, by
     for path in (workspace.directory, *workspace.directory.rglob("*")):
         os.chown(path, user.pw_uid, user.pw_gid)
     os.chown(strangers.directory, user.pw_uid + 1, user.pw_gid)
-    found: list[LeftDrill] = []
+    found: list[DrillMarker] = []
     options = ("--skip-log-bin", f"--user={user.pw_name if by == 'name' else user.pw_uid}")
     unknown = clean_up(tmp_path, found.append, server_user=user_of(options))
     assert unknown == [strangers.directory]
@@ -754,7 +754,9 @@ def test_the_user_of_the_scratch_server(options: tuple[str, ...], user: int | No
 @AS_ROOT
 def test_the_scratch_server_of_root_can_reach_its_directory(tmp_path: Path) -> None:
     """It runs as another user, and everything that it needs is given to that one."""
-    workspace = DrillWorkspace(tmp_path, ID, "orders", TIME, server_user=65_534)
+    workspace = DrillWorkspace(
+        tmp_path, DrillMarker(id=ID, source="orders", started_at=TIME), server_user=65_534
+    )
     workspace.make()
     workspace.make_data()
     for path in (workspace.directory, workspace.data, workspace.directory / "tmp"):

@@ -18,21 +18,6 @@ from tests.unit.recover.fake_server import FakeServer
 from tests.unit.recover.test_preflight import MARIADB, PLAN, plan_of
 from tests.unit.recover.test_target import FACTS
 
-
-@pytest.mark.parametrize(
-    ("version", "plugin"),
-    [
-        ("5.7.22-log", "mysql_native_password"),
-        ("8.0.15", "caching_sha2_password"),
-        ("9.7.4", "caching_sha2_password"),
-    ],
-)
-def test_what_a_mysql_can_log_in_with(version: str, plugin: str) -> None:
-    """MySQL 5.7 has no caching_sha2_password before 5.7.23, and MySQL 9 has nothing older."""
-    server = cast("Server", FakeServer({}))
-    assert channel_of(server, replace(FACTS, version=version)).plugin == plugin
-
-
 TABLES = [("shop", "orders"), ("SOURCE_shop", "REPLICA%s{}`")]
 """Names may be words of a statement, or of its form."""
 

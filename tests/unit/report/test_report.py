@@ -15,14 +15,18 @@ from typing import Any
 import pytest
 
 from binlog2s3 import __version__
+from binlog2s3.archive.backups import Backup
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.report import ReportConfig
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ConfigError
+from binlog2s3.recover.model import Start
 from binlog2s3.report.file import replace_file
 from binlog2s3.report.html import MOST_TEXT, render
 from binlog2s3.report.look import Looked, look_at
 from binlog2s3.report.model import Page, page_of
+from binlog2s3.retain import backup as listing
 from binlog2s3.status.model import Gap, HistoryStatus
 from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
@@ -141,6 +145,22 @@ def test_a_document_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [key for key in asked if "/backups/" in key or "/drills/" in key]
     assert len(documents) > 2
     assert {key: asked[key] for key in documents} == dict.fromkeys(documents, 1)
+
+
+def test_what_a_base_backup_reaches_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the list of base backups and for the recovery window."""
+    planned = Counter[str]()
+    start = listing.start_of_registered
+
+    def counted(one: Backup, flavour: Flavour) -> Start:
+        planned[one.id] += 1
+        return start(one, flavour)
+
+    monkeypatch.setattr(listing, "start_of_registered", counted)
+    (found,) = looked_at(BUCKETS["backups-and-drills"]())
+    assert found.status.backups is not None
+    assert found.status.backups.window_known
+    assert planned == dict.fromkeys([one.id for one, _ in found.backups], 1)
 
 
 def model_of(bucket: str) -> Page:

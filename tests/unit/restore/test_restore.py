@@ -15,8 +15,8 @@ from binlog2s3.config.restore import RESTORE, WORK
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event, Status, Statuses
 from binlog2s3.restore.by_stream import Past, _without_sandbox_line, client_argv, programs_for
-from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, Reached, held
-from binlog2s3.restore.engine import pitr_named
+from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, held
+from binlog2s3.restore.engine import Reached, pitr_named
 from binlog2s3.restore.scratch import socket_of, version_of
 from binlog2s3.restore.settings import settings_of, settings_of_backup, unusual
 from binlog2s3.restore.workspace import Workspace
@@ -26,23 +26,20 @@ MARK = Marker(
     id="20260102T031244Z-5a6b7c8d", source="orders", goal="to now", stage="restore", started_at=TIME
 )
 
-DONE = replace(
-    MARK,
-    stage="place",
-    reached=Reached(
-        backup=MARK.id,
-        label="",
-        restored="its GTIDs",
-        server_version="9.7.4",
-        flavour="mysql",
-        lineage=MARK.id,
-        binlog="mysql-bin.000001",
-        position=4,
-        transactions=0,
-        is_proved=True,
-        proof=(),
-    ),
+REACHED = Reached(
+    backup=MARK.id,
+    label="",
+    restored="its GTIDs",
+    server_version="9.7.4",
+    flavour="mysql",
+    lineage=MARK.id,
+    binlog="mysql-bin.000001",
+    position=4,
+    transactions=0,
+    is_proved=True,
+    proof=(),
 )
+DONE = replace(MARK, stage="place", reached=REACHED)
 
 
 # Options
@@ -152,6 +149,15 @@ def test_what_was_left_is_known_again(tmp_path: Path) -> None:
         pass
 
 
+def test_what_an_earlier_version_has_almost_ended_is_known_again(tmp_path: Path) -> None:
+    """By its marker, which said more beside what was reached."""
+    there = begun(tmp_path)
+    old = {"backup": MARK.id, "made_by": "9.7.4", "said": "its GTIDs", "without_past": []}
+    said = json.dumps({**as_fields(DONE), **old, "server_version": "9.7.4"})
+    (there.workspace.directory / MARKER).write_text(said)
+    assert there.left() == DONE
+
+
 def test_one_that_begins_again_has_nothing_of_the_first(tmp_path: Path) -> None:
     """But its logs."""
     there = begun(tmp_path)
@@ -170,6 +176,7 @@ def test_one_that_begins_again_has_nothing_of_the_first(tmp_path: Path) -> None:
         '{"id": 1}',
         json.dumps({"stage": "gone"}),
         json.dumps(as_fields(replace(DONE, reached=None))),
+        json.dumps(as_fields(replace(DONE, reached=replace(REACHED, binlog="")))),
         json.dumps(as_fields(replace(MARK, id="x' IDENTIFIED BY 'known"))),
     ],
 )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from binlog2s3.archive.codec import as_fields, hints_of, printed
 from binlog2s3.formatting import iso_text
-from binlog2s3.restore.directory import Reached
 from binlog2s3.restore.document import PrintedChoice, PrintedRestore
+from binlog2s3.restore.engine import Reached
 
 BEGAN, ENDED = (
     datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),

@@ -63,6 +63,21 @@ def test_a_mariadb_of_any_number_gets_its_own_words(version: str) -> None:
     assert not found.says_replica
 
 
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [
+        ("", "mysql_native_password"),
+        ("5.7.22-log", "mysql_native_password"),
+        ("8.0.15", "caching_sha2_password"),
+        ("9.7.4", "caching_sha2_password"),
+        ("11.8.2-MariaDB", "mysql_native_password"),
+    ],
+)
+def test_what_a_replica_can_log_in_with(version: str, plugin: str) -> None:
+    """MySQL 5.7 has no caching_sha2_password before 5.7.23, and MySQL 9 has nothing older."""
+    assert ServerVersion(version).plugin == plugin
+
+
 FIRST = {
     "can_be_source": ("5.6.0", "10.0.0-MariaDB"),
     "is_maintained": ("8.0.0", "10.5.0-MariaDB"),
@@ -70,7 +85,6 @@ FIRST = {
     "has_channels": ("5.7.0", "5.5.0-MariaDB"),
     "filters_channels": ("8.0.0", "5.5.0-MariaDB"),
     "reads_tags": ("8.3.0", None),
-    "has_sha2": ("8.0.0", None),
     "shows_applied": ("8.0.0", None),
     "splits_super": ("8.0.0", "10.5.0-MariaDB"),
     "says_monitor": (None, "10.5.0-MariaDB"),
@@ -107,6 +121,8 @@ def test_what_a_version_has(name: str) -> None:
 def test_the_number_before_that_of_a_mariadb() -> None:
     """Old replicas read 5.5.5 there; it is no version of it."""
     assert ServerVersion("5.5.5-10.11.8-MariaDB-log").numbers == (10, 11, 8)
+    assert ServerVersion("10.11.8-MariaDB").for_replicas == "5.5.5-10.11.8-MariaDB"
+    assert ServerVersion("9.7.4").for_replicas == "9.7.4"
     assert ServerVersion("5.5.5-m3").numbers == (5, 5, 5)
 
 

@@ -24,7 +24,7 @@ from binlog2s3.output import Plain
 from binlog2s3.server.connection import ServerFacts
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
 from binlog2s3.undo.execute import Conflict, Undone
-from binlog2s3.undo.transactions import TransactionSource
+from binlog2s3.undo.transactions import Later, TransactionSource
 from binlog2s3.undo.view import SHOWN_ROWS, Plan, document, show
 from tests import rows_printer
 from tests.binlog_writer import BEGIN, UUID_A, UUID_B, XID, BinlogWriter
@@ -197,7 +197,7 @@ def undone_by(source: Source, *gtids: int, **more: Any) -> tuple[str, bool]:
     """What has undone them; and whether all that came after was looked at."""
     config = asked(*gtids, **more)
     plan = planned(source, config)
-    return TransactionSource(config).undone_by(plan.hits, plan.changes, source.snapshot())
+    return Later(TransactionSource(config), plan.hits, plan.changes, source.snapshot()).undone_by()
 
 
 ACCIDENT = change(UPDATE, image(1), image(1, b"y"), image(2), image(2, b"y"))
@@ -247,8 +247,8 @@ def test_too_much_that_came_after_is_not_read() -> None:
     source = history(single, *[change(UPDATE, image(1), image(1, b"z"))] * 40)
     assert undone_by(source, 1) == ("", True)
     plan = planned(source, asked(1))
-    few = TransactionSource(asked(1), read_least=0)
-    assert few.undone_by(plan.hits, plan.changes, source.snapshot()) == ("", False)
+    of, snapshot = TransactionSource(asked(1)), source.snapshot()
+    assert Later(of, plan.hits, plan.changes, snapshot, read_least=0).undone_by() == ("", False)
 
 
 def test_what_was_undone_already_is_said_and_not_refused(tmp_path: Path) -> None:
