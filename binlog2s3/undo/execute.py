@@ -221,6 +221,12 @@ class Execution:
             self._work.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - takes the metadata lock
             found = self._ask(table)
             self._scratch.rows(f"CREATE TABLE {self._copy(table)} LIKE {found.quoted}")
+            for column in found.columns:
+                if column.plain:  # it gets the binlog's value, and not one of this session
+                    self._scratch.rows(
+                        f"ALTER TABLE {self._copy(table)} "
+                        f"MODIFY COLUMN {quoted(column.name)} {column.plain}"
+                    )
             self._definitions[table.number] = found
         return found
 
@@ -379,10 +385,17 @@ class Execution:
                 undone=False,
             ) from error
         if not self._is_before(step):
+            hint = "please report this with the table's definition"
+            if any(column.plain for column in self._definition(step.table).columns):
+                hint = (
+                    "a generated column may depend on settings of the session that wrote the rows "
+                    "(its language, the current date): restore the table to another server "
+                    f"(docs/guides/one-table.md); if none does, {hint}"
+                )
             raise RecoveryError(
                 f"after the change, rows of {step.table.name} are not as they were before the "
                 "transaction: everything was rolled back",
-                hint="please report this with the table's definition",
+                hint=hint,
             )
         self._last = step
         self.done.rows[step.table.name, step.kind] += step.count

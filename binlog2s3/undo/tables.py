@@ -23,6 +23,7 @@ _COLUMNS = (
     "column_name AS name, data_type AS kind, column_type AS type, is_nullable AS nullable, "
     "character_octet_length AS octets, numeric_precision AS digits, numeric_scale AS scale, "
     "datetime_precision AS decimals, generation_expression AS expression, "
+    "character_set_name AS charset, collation_name AS collation, "
     "extra AS extra, ordinal_position AS number"
 )
 _DDL = (
@@ -33,6 +34,11 @@ _ON_DELETE, _ON_UPDATE = 1 | 2, 4 | 8
 """Bits of the type of a foreign key of InnoDB: CASCADE, SET NULL."""
 _OF_ZONE = re.compile(r"unix_?time|convert_tz", re.IGNORECASE)
 """Functions whose value depends on the session's time zone, as that of a TIMESTAMP does."""
+_OF_SESSION = re.compile(
+    r"(?:day|month)name|date_format|str_to_date|\bformat\b|\bweek\b|aes_(?:en|de)crypt|uncompress",
+    re.IGNORECASE,
+)
+"""Functions whose value depends on lc_time_names, default_week_format, block_encryption_mode."""
 _OF_MODE = ("PAD_CHAR_TO_FULL_LENGTH", "TIME_TRUNCATE_FRACTIONAL", "NO_UNSIGNED_SUBTRACTION")
 """SQL modes that change values of expressions."""
 _WORD = re.compile(r"[0-9A-Za-z_]+")
@@ -145,13 +151,19 @@ _MORE: dict[Flavour, dict[str, _Type]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its name, its type in words, and how it is compared ("" if it is generated)."""
+    """A column: its name, its type in words, and how it is compared.
+
+    `same` is "" if it is generated, unless it is stored and the binlog has its values: then it is
+    compared, too, with what the binlog has. For that `plain` is the definition of a column of its
+    type that is not generated.
+    """
 
     name: str
     type: str
     nullable: bool
     generated: bool
     same: str
+    plain: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,18 +326,27 @@ class _Asking:
         )
 
     def _of_generated(self) -> Iterator[RecoveryError]:
-        """The server computes values that it stores anew, in the session of the undo."""
+        """The server computes values that it stores anew, in the session of the undo.
+
+        Those of columns that the binlog has are compared afterwards. All others are only in
+        indexes, where an entry that the server computes otherwise is not found.
+        """
         indexed = {str(part["column_name"]) for part in self._parts}
         generated = [row for row in self._rows if _is_generated(row)]
-        stored = [
-            str(row["name"])
-            for row in generated
-            if "VIRTUAL" not in str(row["extra"]).upper() or str(row["name"]) in indexed
-        ]
+        stored = [row for row in generated if _is_stored(row) or str(row["name"]) in indexed]
         functional = [str(part["expression"]) for part in self._parts if part.get("expression")]
         if not stored and not functional:
             return
         expressions = [*functional, *(str(row["expression"]) for row in generated)]
+        unseen = [*functional]
+        if functional or not all(map(self._is_in_binlog, stored)):
+            unseen += [str(row["expression"]) for row in generated if not self._is_in_binlog(row)]
+        clocks = [str(row["name"]) for row in self._rows if str(row["kind"]) == "time"]
+        if any(_OF_SESSION.search(one) or _mentions(one, clocks) for one in unseen):
+            yield self._refusal(
+                "a generated column or index of it may depend on settings of the session that "
+                "wrote the row (its language, the current date), which are not known"
+            )
         zoned = [str(row["name"]) for row in self._rows if str(row["kind"]) == "timestamp"]
         if any(_OF_ZONE.search(one) or _mentions(one, zoned) for one in expressions):
             yield self._refusal(
@@ -370,6 +391,10 @@ class _Asking:
                 )
                 return
 
+    def _is_in_binlog(self, row: Mapping[str, Any]) -> bool:
+        """Whether the row images have the value that the table stores of this generated column."""
+        return _is_stored(row) and int(row["number"]) - 1 not in self._changed.missing
+
     def definition(self) -> Definition:
         """The definition, once there are no problems."""
         database, table = self._name
@@ -380,13 +405,15 @@ class _Asking:
             kind = self._type(one)
             assert kind is not None  # noqa: S101 - a problem otherwise
             generated = _is_generated(one)
+            in_binlog = generated and self._is_in_binlog(one)
             columns.append(
                 Column(
                     name=str(one["name"]),
                     type=str(one["type"]),
                     nullable=str(one["nullable"]) == "YES",
                     generated=generated,
-                    same="" if generated else kind.same,
+                    same=kind.same if in_binlog or not generated else "",
+                    plain=_plain(one) if in_binlog else "",
                 )
             )
         return Definition(
@@ -401,6 +428,19 @@ class _Asking:
 
 def _is_generated(row: Mapping[str, Any]) -> bool:
     return bool(row["expression"])
+
+
+def _is_stored(row: Mapping[str, Any]) -> bool:
+    return _is_generated(row) and "VIRTUAL" not in str(row["extra"]).upper()
+
+
+def _plain(row: Mapping[str, Any]) -> str:
+    """The definition of a column of the same type that is not generated."""
+    words = [str(row["type"])]
+    if row["charset"]:
+        words.append(f"CHARACTER SET {row['charset']} COLLATE {row['collation']}")
+    words.append("NULL" if str(row["nullable"]).upper() == "YES" else "NOT NULL")
+    return " ".join(words)
 
 
 def _mentions(expression: str, columns: Sequence[str]) -> bool:
