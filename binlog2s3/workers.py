@@ -158,7 +158,8 @@ def both(ask: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
     """What both questions are answered; they are asked at the same time.
 
     Raises what `ask` raises, else what `other` raises. `other` may go on when `ask` has failed, so
-    it must not write. If the system starts no thread, they are asked one after the other.
+    what it writes must do no harm then. If the system starts no thread, they are asked one after
+    the other.
     """
     try:
         second = asked(other, "question")

@@ -117,7 +117,7 @@ class Writer:
         self._before: dict[str, Heartbeat] = {}
         self.beaten_at: float | None = None
         self._putting = threading.Lock()
-        self._has_stopped = self._has_tried = False
+        self._has_stopped = False
         self.standbys: tuple[StandbyStatus, ...] | None = None
         self._me = Heartbeat(
             **asdict(this_process(layout.source, interval_seconds)),
@@ -165,7 +165,7 @@ class Writer:
     def start(self) -> None:
         """Begin the heartbeat."""
         beats = Periodic("heartbeat", self._step, self._stop.event, failed=self._stop.fail)
-        beats.start()
+        beats.start(min(_FIRST_BEAT_SECONDS, self._me.interval_seconds))
 
     def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
         """The writers in the bucket. Raises SupersededError if one is greater than this one."""
@@ -188,19 +188,22 @@ class Writer:
         if greater:
             raise self._superseded(store, max(greater))
 
-    def take_turn(self, store: Store, lineage: str) -> None:
+    def take_turn(
+        self, store: Store, lineage: str, describe: Callable[[], bool] | None = None
+    ) -> bool:
         """Record permanently that this lineage is the current one, before its first byte is put.
 
-        A number that somebody used and deleted is passed over: readers may see both turns.
+        `describe` puts a new lineage's document; its answer is returned, else False. The turn is
+        put after it. What the turn waits for is asked beside it, and whether the store keeps
+        conditions: see `try_condition`. A number that somebody used and deleted is passed over: readers may see both turns.
         A turn of an earlier writer that arrives late finds its number taken. Raises SupersededError
         if there is a greater writer, StoreError if `store` refuses, ArchiveError if there is no
         greater number.
         """
-        catalog = Catalog(store, self._layout)
+        see = partial(self._last_turn, store)
+        asks = partial(both, self.try_condition, see)
+        described, (_, last) = both(describe or (lambda: False), asks)
         for _ in range(_MOST_TURNS):
-            last, _writers = both(catalog.turn, lambda: self.look(store))
-            if last is not None and (last.generation, last.token) > self._me.rank:
-                self.look(store)  # after it: who took that turn had claimed before
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
             used = Plants(store, self._layout, self._uploads.counts).turns(before)
@@ -219,12 +222,20 @@ class Writer:
                 is_ours = store.refuses_replacing
             if is_ours or read(store, key, Turn) == turn:  # a store may ignore the condition
                 _log.info("the current lineage", lineage=lineage)
-                return
+                return described
+            last = see()
         raise StoreError(
             f"other writers of {self._layout.source} took {_MOST_TURNS} turns in a row",
             hint=_HINT,
             transient=True,
         )
+
+    def _last_turn(self, store: Store) -> Turn | None:
+        """The last turn, read beside the writers. Raises SupersededError as `look` does."""
+        last, _writers = both(Catalog(store, self._layout).turn, lambda: self.look(store))
+        if last is not None and (last.generation, last.token) > self._me.rank:
+            self.look(store)  # after it: who took that turn had claimed before
+        return last
 
     def beat(self) -> None:
         """Look for a greater writer, renew our object, delete the objects of dead processes.
@@ -334,10 +345,6 @@ class Writer:
         )
 
     def _step(self) -> float:
-        if not self._has_tried:
-            self._has_tried = True
-            self.try_condition()
-            return min(_FIRST_BEAT_SECONDS, self._me.interval_seconds)
         try:
             self.beat()
         except StoreError as error:

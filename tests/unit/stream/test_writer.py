@@ -386,6 +386,35 @@ def test_a_turn_is_read_beside_the_writers(spool: Spool) -> None:
     assert asked[2:] == [LAYOUT.writers]
 
 
+def test_a_lineage_is_described_beside_what_its_turn_waits_for(spool: Spool) -> None:
+    """The turn comes after it, and not at all for one who is superseded meanwhile."""
+
+    class Together(MemoryStore):
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+            if meets:
+                meeting.wait(30)
+            return super().list(prefix, start_after=start_after)
+
+    def describe() -> bool:
+        meeting.wait(30)
+        meets.clear()
+        assert turns(store) == []
+        return True
+
+    store, meeting, meets = Together(), threading.Barrier(3), set[bool]()
+    one, two = writer(store, spool), writer(store, spool)
+    one.claim(store)
+    meets.add(True)
+    assert one.take_turn(store, ID, describe)
+    assert turns(store) == [ID]
+    assert store.refuses_replacing
+    assert not one.take_turn(store, ID)
+    two.claim(store)
+    with pytest.raises(SupersededError):
+        one.take_turn(store, OTHER, lambda: True)
+    assert turns(store) == [ID, ID]
+
+
 def test_no_writer_takes_a_generation_that_no_key_can_have(spool: Spool) -> None:
     """The others would not see it: it is an error that names the object in the way."""
     store = MemoryStore()
