@@ -464,7 +464,9 @@ class Tracking:
         Also returns whether nobody else can have written there: the store has taken its document
         from this call, and refuses to replace one.
         """
-        describe = None if self._described else partial(self._put, lineage)
+        describe: Callable[[], bool] | None = None
+        if not self._described:
+            describe = partial(self._put, lineage)
         if self.lineage is None:
             lineage, describe = self._decided(lineage)
         _check_first(first, lineage)

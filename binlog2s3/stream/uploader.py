@@ -190,9 +190,7 @@ class Uploader:
         self.stock: Stock | None = None
         self.round_at = clock()
 
-    def open(
-        self, lineage: str, coverage: Coverage, empty_from: BinlogName | None = None
-    ) -> None:
+    def open(self, lineage: str, coverage: Coverage, empty_from: BinlogName | None = None) -> None:
         """Upload what is added from now on under this lineage; `coverage` is told how far it is.
 
         `empty_from`: of this binlog, and those after it, nobody has put anything yet.
