@@ -556,7 +556,7 @@ MUTANTS = (
         Promise.SPOOL,
         "The bucket's bytes replace the spool's only if those are, by checksum, their beginning.",
         ("tests/unit/stream/test_start.py::test_a_spool_that_another_writer_has_overtaken",),
-        ((_Bucket.instead_of, never(when(4, of=4))),),
+        ((_Bucket.instead_of, never(when(5, of=5))),),
     ),
     Mutant(
         "spare-is-proved",
