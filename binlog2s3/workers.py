@@ -10,9 +10,10 @@ another one has asked for.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from binlog2s3.errors import StoreError
 
@@ -139,26 +140,29 @@ def start_thread(target: Callable[[], None], name: str) -> None:
         ) from error
 
 
-def both(ask: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
-    """What both questions are answered; they are asked at the same time, so neither may write.
-
-    Raises what `ask` raises, else what `other` raises. If the system starts no thread, they are
-    asked one after the other.
-    """
-    answers: SimpleQueue[tuple[U | None, BaseException | None]] = SimpleQueue()
+def asked(ask: Callable[[], T], name: str) -> "Future[T]":
+    """Ask in a daemon thread of this name. Raises StoreError if the system starts none."""
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answers.put((other(), None))
-        except BaseException as error:  # noqa: BLE001 - raised below
-            answers.put((None, error))
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is taken
+            answer.set_exception(error)
 
+    start_thread(run, name)
+    return answer
+
+
+def both(ask: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
+    """What both questions are answered; they are asked at the same time.
+
+    Raises what `ask` raises, else what `other` raises. `other` may go on when `ask` has failed, so
+    what it writes must do no harm then. If the system starts no thread, they are asked one after
+    the other.
+    """
     try:
-        start_thread(run, "question")
+        second = asked(other, "question")
     except StoreError:
         return ask(), other()
-    first = ask()
-    second, error = answers.get()
-    if error is not None:
-        raise error
-    return first, cast("U", second)
+    return ask(), second.result()

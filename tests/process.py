@@ -556,7 +556,6 @@ class Process(Loop):
         if audit:
             self.writer._beats = 0
         try:
-            self.writer.try_condition()
             self.writer.beat()
         except SupersededError as error:
             self._stop.fail(error)

@@ -32,6 +32,7 @@ from binlog2s3.errors import (
     UnsupportedError,
 )
 from binlog2s3.store.contract import ObjectInfo, Store
+from binlog2s3.workers import both
 
 LISTINGS = 3
 """How often chunks are listed until there is no hole: chunks may change during a listing."""
@@ -258,10 +259,10 @@ class Catalog:
                 self.foreign[info.key] = ""
         return sorted(found, key=lambda one: one[0].token)
 
-    def turn(self) -> Turn | None:
+    def turn(self, known: Turn | None = None) -> Turn | None:
         """The last turn, which names the current lineage; None before the first.
 
-        One listing, one GET. Raises ArchiveError if it is not of this format.
+        One listing, one GET unless it is `known`. Raises ArchiveError if it is not of this format.
         """
         found = []
         for info in self.store.list(self.layout.turns):
@@ -272,8 +273,9 @@ class Catalog:
                 self.foreign[info.key] = ""
         if not found:
             return None
-        key = self.layout.turn(max(found))
-        return read(self.store, key, Turn)
+        if known is not None and known.number == max(found):
+            return known
+        return read(self.store, self.layout.turn(max(found)), Turn)
 
     def lineages(self, unreadable: list[ArchiveError] | None = None) -> list[Lineage]:
         """All lineages with their floors, oldest first. One listing; for each, another and a GET.
@@ -293,9 +295,10 @@ class Catalog:
             if not LINEAGE_ID.fullmatch(name.rstrip("/")):
                 self.foreign[self.layout.archive + name] = ""
                 continue
-            key = self.layout.lineage(name.rstrip("/"))
+            id_ = name.rstrip("/")
+            document = partial(read, self.store, self.layout.lineage(id_), Lineage)
             try:
-                found.append(self.with_floor(read(self.store, key, Lineage)))
+                found.append(self._with_floor(*both(document, partial(self._floors, id_))))
             except ObjectMissingError:
                 self.foreign[self.layout.archive + name] = ""
             except ArchiveError as error:
@@ -309,8 +312,14 @@ class Catalog:
 
         A floor that cannot be read, or is at no binlog of this lineage, is foreign.
         """
+        return self._with_floor(lineage, self._floors(lineage.id))
+
+    def _floors(self, lineage: str) -> Sequence[ObjectInfo]:
+        return [*self.store.list(self.layout.floors(lineage))]
+
+    def _with_floor(self, lineage: Lineage, floors: Iterable[ObjectInfo]) -> Lineage:
         found: dict[int, str] = {}
-        for info in self.store.list(self.layout.floors(lineage.id)):
+        for info in floors:
             number = self.layout.floor_number(lineage.id, info.key)
             if number is not None and number > lineage.first_binlog.number:
                 found[number] = info.key

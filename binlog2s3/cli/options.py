@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from binlog2s3.config.file import FileValues, read_file
-from binlog2s3.config.given import CommandOptions, Given
+from binlog2s3.config.given import CommandOptions, FileValues, Given
 from binlog2s3.config.options import Option, parse
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ConfigError
@@ -67,6 +66,9 @@ def declared(options: Sequence[Option]) -> Callable[[F], F]:
 def _load_file(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
     """Make the file of --config click's map of defaults. The option is eager, so it comes first."""
     if value is not None:
+        # a start without a file does without TOML, and without the options of a recovery
+        from binlog2s3.config.file import read_file
+
         ctx.meta[_PATH] = str(value)
         found = ctx.meta[_FILE] = read_file(value)
         ctx.default_map = {name.replace("-", "_"): v for name, v in found.values.items()}

@@ -14,11 +14,10 @@ import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.config.given import Given
+from binlog2s3.config.given import FileValues, Given
 from binlog2s3.config.options import ENVIRONMENT_PREFIX, Option, Value, parse
 from binlog2s3.config.pitr import TARGET_OPTIONS
 from binlog2s3.config.values import OPTIONS
@@ -194,20 +193,6 @@ def _row(option: Option, given: Given) -> str:
     if option.default is not None:
         return f"{option.key} = {literal(option.default)}  # default"
     return f"# {option.key}: {option.default_text}" if option.default_text else ""
-
-
-@dataclass(frozen=True, slots=True)
-class FileValues:
-    """The values of a TOML file by option name, and its problems.
-
-    `places` says for each option in the file what a message calls it. `wrong` are the options with
-    an unusable or unknown value, or that an unknown table or key may mean: they are not missing.
-    """
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
-    wrong: frozenset[str] = frozenset()
 
 
 def read_file(path: Path) -> FileValues:

@@ -18,6 +18,20 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
+class FileValues:
+    """The values of a TOML file by option name, and its problems.
+
+    `places` says for each option in the file what a message calls it. `wrong` are the options with
+    an unusable or unknown value, or that an unknown table or key may mean: they are not missing.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    wrong: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """The parsed values by option name, of the options that were given.
 

@@ -69,6 +69,7 @@ from binlog2s3.store.versions import (
     version_notes,
     versions_below,
 )
+from binlog2s3.workers import both
 
 __all__ = [
     "IMMEDIATE_STORAGE_CLASSES",
@@ -205,13 +206,15 @@ class S3Store:
         return self._learned.keeps_conditions and self._learned.is_locked is False
 
     def try_condition(self, key: str, body: bytes) -> None:
-        self._is_locked()
-        try:
-            self.put(key, body, if_absent=True)
-        except PreconditionError:
-            self._learned.keeps_conditions = True
-        except UnsupportedError:
-            return
+        def put() -> None:
+            try:
+                self.put(key, body, if_absent=True)
+            except PreconditionError:
+                self._learned.keeps_conditions = True
+            except UnsupportedError:
+                return
+
+        both(put, self._is_locked)
 
     def get(
         self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None

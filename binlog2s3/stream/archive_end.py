@@ -24,6 +24,7 @@ from binlog2s3.errors import ArchiveError, DamageError, NoBinlogError
 from binlog2s3.log import Log
 from binlog2s3.stream.continuation import KnownEnd, nothing_of
 from binlog2s3.stream.tail import Overlap, Track, overlap_of
+from binlog2s3.workers import both
 
 _log = Log("archive_end")
 _LAST_FEW = 8
@@ -179,8 +180,9 @@ def from_bucket(
     end: int | None = None
     for _ in range(_PASSES):
         try:
-            there = catalog.binlog(lineage, name)
-            chunks = catalog.chunks(lineage, name)
+            there, chunks = both(
+                partial(catalog.binlog, lineage, name), partial(catalog.chunks, lineage, name)
+            )
         except NoBinlogError:
             return None
         except ArchiveError as error:  # two chunks contradict each other: the source is asked

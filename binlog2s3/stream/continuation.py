@@ -32,8 +32,8 @@ class KnownEnd:
     back in `last`: they do not tell what of it another server has executed.
 
     Where the archive alone ends, the bucket may have `next_size` bytes of the binlog that follows
-    as chunks. `in_parts`: which of its last few binlogs were multipart uploads, whose clean-up may
-    have been interrupted.
+    as chunks; None if that was not listed. `in_parts`: which of its last few binlogs were multipart
+    uploads, whose clean-up may have been interrupted.
     """
 
     lineage: Lineage
@@ -46,7 +46,7 @@ class KnownEnd:
     overlap: Overlap | None = None
     track: Track | None = None
     goes_back: bool = False
-    next_size: int = 0
+    next_size: int | None = None
     in_parts: tuple[BinlogName, ...] = ()
 
     @property

@@ -115,6 +115,7 @@ class Loop:
             progress=self._progress,
             uploads=self._uploads,
             stop=stop,
+            turn=begun.found.turn,
         )
         self._tracking = Tracking(
             store=self._store,

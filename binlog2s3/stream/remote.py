@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ from binlog2s3.errors import (
 from binlog2s3.log import Log
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, Reader, Store
 from binlog2s3.stream.tail import Track
+from binlog2s3.workers import both
 
 T = TypeVar("T")
 _log = Log("remote")
@@ -227,8 +229,11 @@ class RemoteBinlog:
 
     def look_at_chunks(self) -> Held:
         """Look only what `put_whole` does not show: a key that is there refuses it."""
-        found = None if self._store.refuses_replacing else self._store.head(self.key)
-        chunks = Chunks(frozenset(_list_chunks(self._store, self._chunks)))
+        refuses = self._store.refuses_replacing
+        found, chunks = both(
+            lambda: None if refuses else self._store.head(self.key),
+            lambda: Chunks(frozenset(_list_chunks(self._store, self._chunks))),
+        )
         return Held(object_there=found is not None, listed=chunks)
 
     def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Held:
@@ -236,10 +241,17 @@ class RemoteBinlog:
 
         Its chunks are `listed` and its parts `offered`: some may have other bytes than ours.
         """
-        found = self._store.head(self.key)
+        found, (uploads, chunks) = both(
+            partial(self._store.head, self.key),
+            partial(
+                both,
+                partial(_uploads, self._store, self.key),
+                lambda: Chunks(frozenset(_list_chunks(self._store, self._chunks))),
+            ),
+        )
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
         most = (0, 0)
-        for upload_id in () if found else _uploads(self._store, self.key):
+        for upload_id in () if found else uploads:
             try:
                 parts = tuple(self._store.list_parts(self.key, upload_id))
             except UploadMissingError:
@@ -252,7 +264,7 @@ class RemoteBinlog:
             object_there=found is not None,
             upload_id=best[0],
             offered={info.number: info for info in best[1]},
-            listed=Chunks(frozenset(_list_chunks(self._store, self._chunks))),
+            listed=chunks,
         )
 
     def is_ours(self, info: PartInfo, part: Part, crc64: int) -> bool:

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from queue import SimpleQueue
 from typing import TypeVar
 
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.errors import SourceError, StoreError
 from binlog2s3.log import Log
+from binlog2s3.workers import asked
 
 T = TypeVar("T")
 _log = Log("retry")
@@ -87,22 +87,12 @@ def unless(
     """What `ask` returns, or None once `given_up` says so.
 
     `ask` runs in a thread of this name, and may still have its effect after that. `meanwhile` is
-    called again and again until there is an answer: it is what waits. Raises what `ask` raises.
+    called again and again until there is an answer: it is what waits. Raises what `ask` raises, and
+    StoreError if the system starts no thread.
     """
-    answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((ask(), None))
-        except BaseException as error:  # noqa: BLE001 - raised below
-            answers.put((None, error))
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    while answers.empty():
+    answer = asked(ask, name)
+    while not answer.done():
         if given_up():
             return None
         meanwhile()
-    answer, error = answers.get()
-    if error is not None:
-        raise error
-    return answer
+    return answer.result()

@@ -212,6 +212,7 @@ class StandbyLoop:
         return vacancy
 
     def _judge(self, store_now: datetime | None) -> Vacancy | None:
+        looked_at = self._clock()
         writers = self._catalog.writers()
         before, seen = self._seen, None
         if writers:
@@ -225,7 +226,11 @@ class StandbyLoop:
                 rank=rank, info=info, beat=beat, store_now=store_now, reached=self.source.uuid
             )
         self._seen = seen
-        return self._detector.judge(seen, self._clock())
+        vacancy = self._detector.judge(seen, self._clock())
+        if vacancy is None:
+            return None
+        beat = seen.beat if seen is not None else None
+        return replace(vacancy, writers=writers, looked_at=looked_at, beat=beat)
 
     def _stand(self) -> None:
         """Stand by from now on. Raises SupersededError or SourceError if this process must not."""

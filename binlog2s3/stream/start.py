@@ -50,7 +50,7 @@ class StartState:
     binlogs that follow the archive, in order; the last one may still be open. `left_behind`: what
     the spool still has of other lineages. Not `described`: the bucket has nothing of this source,
     and the lineage comes from the spool.
-    `foreign`: keys that are not of this format, and were logged.
+    `foreign`: keys that are not of this format, and were logged. `turn` is the last one.
     """
 
     known: KnownEnd | None
@@ -60,6 +60,7 @@ class StartState:
     left_behind: tuple[tuple[KnownEnd, tuple[Track, ...]], ...] = ()
     described: bool = True
     foreign: frozenset[str] = frozenset()
+    turn: Turn | None = None
 
     @property
     def lineage(self) -> Lineage | None:
@@ -131,6 +132,7 @@ def find(
         left_behind=tuple(left_behind),
         described=described,
         foreign=frozenset(catalog.foreign),
+        turn=read.turn,
     )
 
 
@@ -299,7 +301,7 @@ def adopt(
     binlog that is not archived is read from there: if a run goes on behind it and, with `onward`,
     if the spool has less of it.
     """
-    bucket = _Bucket(catalog, end.lineage, grid, runs)
+    bucket = _Bucket(catalog, end, grid, runs)
     tracks: list[Track] = []
     for run in runs:
         open_track = tracks[-1] if tracks and not tracks[-1].closed else None
@@ -344,12 +346,13 @@ class _Bucket:
     """What the bucket has of binlogs that are not archived; each is read once."""
 
     def __init__(
-        self, catalog: Catalog, lineage: Lineage, grid: Grid, runs: Iterable[SpoolRun]
+        self, catalog: Catalog, end: KnownEnd, grid: Grid, runs: Iterable[SpoolRun]
     ) -> None:
         self._catalog = catalog
-        self._lineage = lineage
+        self._end = end
+        self._lineage = end.lineage
         self._grid = grid
-        self._runs = [run for run in runs if _is_of(run, lineage)]
+        self._runs = [run for run in runs if _is_of(run, end.lineage)]
         self._read: set[BinlogName] = set()
 
     def onward(self, tracks: list[Track], end: KnownEnd) -> list[Track]:
@@ -370,7 +373,10 @@ class _Bucket:
         if name in self._read:
             return None
         have = track.size if track is not None and track.name == name else 0
-        if self._catalog.chunks(self._lineage, name).end <= have:
+        there = self._end.next_size if name == self._end.following else None
+        if there is None:
+            there = self._catalog.chunks(self._lineage, name).end
+        if there <= have:
             return None
         self._read.add(name)
         files = [file for run in self._runs if (file := _File.of(run, name)) is not None]

@@ -7,7 +7,7 @@ ends, everything of it that was read is still uploaded. A lineage ends where the
 rows out: no binlog is handed on beyond that place.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -427,10 +427,12 @@ class Tracking:
         track.time_zone = track.time_zone or self._zone_of(track)
         lineage = self.lineage or self._new(track)
         if not (self._described and self._has_turn):
-            lineage = self._uploads.wait_for(partial(self._in_the_bucket, lineage, track))
+            ask = partial(self._in_the_bucket, lineage, track)
+            lineage, is_ours = self._uploads.wait_for(ask)
             if self.lineage is None:
                 self.lineage, self.coverage = lineage, Coverage(None, track.name)
-                self._uploads.open(lineage.id, self.coverage)
+                empty_from = track.name if is_ours else None
+                self._uploads.open(lineage.id, self.coverage, empty_from)
             self._described = self._has_turn = True
         _check_first(track, lineage)
         self._pass_on_witness(lineage, track)
@@ -456,16 +458,20 @@ class Tracking:
         )
         self.unlogged = unlogged if is_ours and not is_over else None
 
-    def _in_the_bucket(self, lineage: Lineage, first: Track) -> Lineage:
-        """Describe it, or take the same one of another writer, and take the turn for it."""
+    def _in_the_bucket(self, lineage: Lineage, first: Track) -> tuple[Lineage, bool]:
+        """Describe it, or take the same one of another writer, and take the turn for it.
+
+        Also returns whether nobody else can have written there: the store has taken its document
+        from this call, and refuses to replace one.
+        """
+        describe: Callable[[], bool] | None = None
+        if not self._described:
+            describe = partial(self._put, lineage)
         if self.lineage is None:
-            lineage = self._decided_already(lineage) or self._put(self._unused(lineage))
-        elif not self._described:
-            self._put(lineage)
-        if not self._has_turn:
-            _check_first(first, lineage)
-            self._writer.take_turn(self._store, lineage.id)
-        return lineage
+            lineage, describe = self._decided(lineage)
+        _check_first(first, lineage)
+        is_ours = self._writer.take_turn(self._store, lineage.id, describe)
+        return lineage, is_ours and self._store.refuses_replacing
 
     def _new(self, first: Track) -> Lineage:
         parent = self._joined(first)
@@ -499,14 +505,20 @@ class Tracking:
                         raise
                     _log.recurring("the lineage is not noted in the spool", error=error)
 
-    def _decided_already(self, lineage: Lineage) -> Lineage | None:
-        """The same lineage, if another writer has described it meanwhile; else None."""
+    def _decided(self, lineage: Lineage) -> tuple[Lineage, Callable[[], bool] | None]:
+        """The lineage that begins, and what describes it in the bucket.
+
+        It is that of another writer which has described the same one meanwhile; it needs nothing.
+        """
         catalog = Catalog(self._store, self._layout)
-        _, others = both(partial(self._writer.look, self._store), catalog.lineages)
+        look = partial(self._writer.look, self._store)
+        (_, others), unused = both(
+            partial(both, look, catalog.lineages), partial(self._unused, lineage)
+        )
         for other in others:
             if _same_beginning(other, lineage):
-                return other
-        return None
+                return other, None
+        return unused, partial(self._put, unused)
 
     def _unused(self, lineage: Lineage) -> Lineage:
         """The same lineage under an id that nobody has written under."""
@@ -514,21 +526,24 @@ class Tracking:
             lineage = renamed(lineage)
         return lineage
 
-    def _put(self, lineage: Lineage) -> Lineage:
+    def _put(self, lineage: Lineage) -> bool:
+        """Describe it in the bucket; False if its document was there already."""
         key, document = self._layout.lineage(lineage.id), lineage.to_json()
         Lineage.from_json(document, key)  # it can be read again
+        is_new = True
         try:
             where_absent(lambda absent: self._store.put(key, document, if_absent=absent, kept=True))
         except PreconditionError:  # our own, if an answer was lost
             if fetch(self._store, key, Lineage.MOST) != document:
                 raise
+            is_new = False
         parent = as_fields(lineage.parent) if lineage.parent else {}
         told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
         say = _log.info
         if hint := _HINTS.get(str(parent.get("join")), ""):
             say, told = _log.warning, {**told, "hint": hint}
         say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
-        return lineage
+        return is_new
 
 
 def _end(lineage: Lineage | None, last: Track | None, known: KnownEnd | None) -> KnownEnd | None:

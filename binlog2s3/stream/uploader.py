@@ -63,7 +63,7 @@ from binlog2s3.stream.actions import (
 from binlog2s3.stream.decide import Limits, Observed, decide
 from binlog2s3.stream.job import Job, urgency
 from binlog2s3.stream.plants import Plants
-from binlog2s3.stream.remote import RemoteBinlog, abort_uploads, sweep
+from binlog2s3.stream.remote import Held, RemoteBinlog, abort_uploads, sweep
 from binlog2s3.stream.retry import doubled, unless
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Room, Spool
@@ -175,6 +175,7 @@ class Uploader:
         self._jobs: dict[Track, Job] = {}
         self._lineage = ""
         self._coverage: Coverage | None = None
+        self._empty_from: BinlogName | None = None
         self._pressed = False
         self._gone = 0  # bytes of the binlogs that it has no job for any more
         self._newest_commit_us: int | None = None
@@ -189,9 +190,12 @@ class Uploader:
         self.stock: Stock | None = None
         self.round_at = clock()
 
-    def open(self, lineage: str, coverage: Coverage) -> None:
-        """Upload what is added from now on under this lineage; `coverage` is told how far it is."""
-        self._lineage, self._coverage = lineage, coverage
+    def open(self, lineage: str, coverage: Coverage, empty_from: BinlogName | None = None) -> None:
+        """Upload what is added from now on under this lineage; `coverage` is told how far it is.
+
+        `empty_from`: of this binlog, and those after it, nobody has put anything yet.
+        """
+        self._lineage, self._coverage, self._empty_from = lineage, coverage, empty_from
 
     def end_history(self) -> None:
         """End the lineage that grows: what is left of it is still uploaded.
@@ -219,7 +223,12 @@ class Uploader:
             lambda entry: not job.is_past and self._plants.hide_entry(entry),
             bodies=self._bodies,
         )
-        self._jobs[track] = job = Job(track, place, self._lineage, coverage, copies=self._copies)
+        is_empty = track.name == self._empty_from  # the first time that it is added
+        self._empty_from = track.name.next() if is_empty else None
+        held = Held(asked=is_empty)
+        self._jobs[track] = job = Job(
+            track, place, self._lineage, coverage, held=held, copies=self._copies
+        )
         if track.floor:
             job.continues_at(track.floor)
 

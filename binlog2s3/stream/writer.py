@@ -9,6 +9,7 @@ waste of two writers. Of two claims with one generation, the later process has t
 So a claim of a killed process that reaches the store late supersedes nobody.
 """
 
+import math
 import os
 import secrets
 import socket
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -55,6 +56,7 @@ _DEAD_INTERVALS = 10
 """A standby is dead if it does not renew its object for this many of its intervals."""
 _AUDIT_EVERY = 10
 _MOST_TURNS = 10
+_FRESH_SECONDS = 2.0
 _AGAIN_SECONDS = 5.0  # after a heartbeat that failed
 _FIRST_BEAT_SECONDS = 3.0  # by then the streamer knows what the bucket has
 _HINT = "to make this process the writer, start it with --take-over"
@@ -67,13 +69,33 @@ class Vacancy:
     `rank` is the greatest one in the bucket, None if there is none. `info` is its object: if that
     is renewed, its writer works after all. `info` is None if the object may be renewed, because
     its writer is known to be useless. `is_calm`: since the first look no process can have written
-    that does not claim first, so what was read beside that look is true.
+    that does not claim first, so what was read beside that look is true. `writers` is what was
+    listed then, `looked_at` the monotonic time; `beat` is what the greatest one's object said.
     """
 
     why: str
     is_calm: bool = False
     rank: Rank | None = None
     info: ObjectInfo | None = None
+    writers: Mapping[Rank, ObjectInfo] = field(default_factory=dict)
+    looked_at: float = -math.inf
+    beat: Heartbeat | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it is so new that the claim need not list the writers once more.
+
+        An answer may be on its way as long as that. Who claims meanwhile sees our claim, or we see
+        that one, at the look that comes before a turn.
+        """
+        return self.is_calm and time.monotonic() - self.looked_at < _FRESH_SECONDS
+
+    def read(self, writers: Mapping[Rank, ObjectInfo]) -> Mapping[Rank, Heartbeat]:
+        """What the greatest one's object says, if it is the one that was read."""
+        beat, rank = self.beat, self.rank
+        if beat is None or rank is None or writers.get(rank) != self.writers.get(rank):
+            return {}
+        return {rank: beat}
 
     def holds(self, writers: Mapping[Rank, ObjectInfo]) -> bool:
         """Whether the place is still free, with these writers in the bucket."""
@@ -87,8 +109,8 @@ class Writer:
     """Writes the heartbeat of this process, which is the writer of a source once it has claimed.
 
     `progress` returns the heartbeat that it is given, with what the stream has reached. The
-    `uploads` get what is listed. `beaten_at` (monotonic seconds) is when the object was last put,
-    None if never.
+    `uploads` get what is listed. `turn` is the last one that was seen. `beaten_at` (monotonic
+    seconds) is when the object was last put, None if never.
     """
 
     def __init__(
@@ -102,9 +124,11 @@ class Writer:
         progress: Callable[[Heartbeat], Heartbeat],
         uploads: Uploader,
         stop: Stop,
+        turn: Turn | None = None,
     ) -> None:
         self._store = store
         self._preflight = store
+        self._turn = turn
         self._layout = layout
         self._beats = 0
         self._carried_durable: tuple[str, Position] | None = None
@@ -117,7 +141,7 @@ class Writer:
         self._before: dict[str, Heartbeat] = {}
         self.beaten_at: float | None = None
         self._putting = threading.Lock()
-        self._has_stopped = self._has_tried = False
+        self._has_stopped = False
         self.standbys: tuple[StandbyStatus, ...] | None = None
         self._me = Heartbeat(
             **asdict(this_process(layout.source, interval_seconds)),
@@ -140,11 +164,14 @@ class Writer:
         """
         self._preflight = store
         catalog = Catalog(store, self._layout)
-        found = catalog.writers()
+        known = vacancy if vacancy is not None and vacancy.is_fresh else None
+        found = known.writers if known is not None else catalog.writers()
         others = {rank: info for rank, info in found.items() if rank[1] != self._me.token}
         if vacancy is not None and not vacancy.holds(others):
             raise self._superseded(store, max(others))
-        for beat in catalog.heartbeats(sorted(others)):
+        read = vacancy.read(others) if vacancy is not None else {}
+        beats = catalog.heartbeats(sorted(others.keys() - read.keys()))
+        for beat in (*beats, *read.values()):  # that one is the greatest
             if beat.lineage and beat.covered_until:
                 before = self._carried.get(beat.lineage, beat.covered_until)
                 self._carried[beat.lineage] = max(before, beat.covered_until)
@@ -165,7 +192,7 @@ class Writer:
     def start(self) -> None:
         """Begin the heartbeat."""
         beats = Periodic("heartbeat", self._step, self._stop.event, failed=self._stop.fail)
-        beats.start()
+        beats.start(min(_FIRST_BEAT_SECONDS, self._me.interval_seconds))
 
     def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
         """The writers in the bucket. Raises SupersededError if one is greater than this one."""
@@ -188,19 +215,22 @@ class Writer:
         if greater:
             raise self._superseded(store, max(greater))
 
-    def take_turn(self, store: Store, lineage: str) -> None:
+    def take_turn(
+        self, store: Store, lineage: str, describe: Callable[[], bool] | None = None
+    ) -> bool:
         """Record permanently that this lineage is the current one, before its first byte is put.
 
-        A number that somebody used and deleted is passed over: readers may see both turns.
-        A turn of an earlier writer that arrives late finds its number taken. Raises SupersededError
-        if there is a greater writer, StoreError if `store` refuses, ArchiveError if there is no
-        greater number.
+        `describe` puts a new lineage's document; its answer is returned, else False. The turn is
+        put after it. What the turn waits for is asked beside it, and whether the store keeps
+        conditions: see `try_condition`. A number that somebody used and deleted is passed over:
+        readers may see both turns. A turn of an earlier writer that arrives late finds its number
+        taken. Raises SupersededError if there is a greater writer, StoreError if `store` refuses,
+        ArchiveError if there is no greater number.
         """
-        catalog = Catalog(store, self._layout)
+        see = partial(self._last_turn, store)
+        asks = partial(both, self.try_condition, see)
+        described, (_, last) = both(describe or (lambda: False), asks)
         for _ in range(_MOST_TURNS):
-            last, _writers = both(catalog.turn, lambda: self.look(store))
-            if last is not None and (last.generation, last.token) > self._me.rank:
-                self.look(store)  # after it: who took that turn had claimed before
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
             used = Plants(store, self._layout, self._uploads.counts).turns(before)
@@ -219,12 +249,22 @@ class Writer:
                 is_ours = store.refuses_replacing
             if is_ours or read(store, key, Turn) == turn:  # a store may ignore the condition
                 _log.info("the current lineage", lineage=lineage)
-                return
+                return described
+            last = see()
         raise StoreError(
             f"other writers of {self._layout.source} took {_MOST_TURNS} turns in a row",
             hint=_HINT,
             transient=True,
         )
+
+    def _last_turn(self, store: Store) -> Turn | None:
+        """The last turn, read beside the writers. Raises SupersededError as `look` does."""
+        turn = partial(Catalog(store, self._layout).turn, self._turn)
+        last, _writers = both(turn, lambda: self.look(store))
+        self._turn = last
+        if last is not None and (last.generation, last.token) > self._me.rank:
+            self.look(store)  # after it: who took that turn had claimed before
+        return last
 
     def beat(self) -> None:
         """Look for a greater writer, renew our object, delete the objects of dead processes.
@@ -334,10 +374,6 @@ class Writer:
         )
 
     def _step(self) -> float:
-        if not self._has_tried:
-            self._has_tried = True
-            self.try_condition()
-            return min(_FIRST_BEAT_SECONDS, self._me.interval_seconds)
         try:
             self.beat()
         except StoreError as error:

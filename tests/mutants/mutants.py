@@ -556,7 +556,7 @@ MUTANTS = (
         Promise.SPOOL,
         "The bucket's bytes replace the spool's only if those are, by checksum, their beginning.",
         ("tests/unit/stream/test_start.py::test_a_spool_that_another_writer_has_overtaken",),
-        ((_Bucket.instead_of, never(when(4, of=4))),),
+        ((_Bucket.instead_of, never(when(5, of=5))),),
     ),
     Mutant(
         "spare-is-proved",
@@ -680,8 +680,8 @@ MUTANTS = (
         "Before each turn it is looked whether somebody has taken over.",
         ("tests/unit/stream/test_writer.py::test_who_has_been_superseded_takes_no_turn",),
         (
-            (Writer.take_turn, becomes(call(Writer.look, 2, of=2), "None")),
-            (Writer.take_turn, becomes(call(Writer.look), "None")),
+            (Writer._last_turn, becomes(call(Writer.look, 2, of=2), "None")),
+            (Writer._last_turn, becomes(call(Writer.look), "None")),
         ),
     ),
     Mutant(
@@ -689,7 +689,7 @@ MUTANTS = (
         Promise.HISTORIES,
         "Who took a turn of a greater rank had claimed before: the writers are listed behind it.",
         ("tests/unit/stream/test_writer.py::test_a_turn_is_read_beside_the_writers",),
-        ((Writer.take_turn, becomes(call(Writer.look, 2, of=2), "None")),),
+        ((Writer._last_turn, becomes(call(Writer.look, 2, of=2), "None")),),
     ),
     Mutant(
         "older-writer-stops",

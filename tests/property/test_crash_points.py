@@ -95,7 +95,10 @@ def script(process: Process) -> Iterator[None]:
         shown.show(GROWS, 1)
         yield from rounds(1)
     yield from rounds(2)
-    shown.show(GROWS, 22)  # full chunks
+    process._store.fail_next("put", "before", StoreError("again", transient=True))
+    shown.show(GROWS, 1)
+    yield from rounds(3)  # the store is looked at: nobody else can have put the lineage's first
+    shown.show(GROWS, 21)  # full chunks
     yield from rounds(3)
     process.beat()
     process.runs.pressure.paused = True  # room is wanted, and mysqlbinlog begins again
@@ -330,6 +333,8 @@ class Afterwards:
             if number > 4 and not more and process.has_all:
                 break
         self.act_late()
+        if process is not self.outer and not self.outer.ended:
+            self.outer.beat()  # at the latest: what it puts until then is swept
         for _ in range(2):
             process.beat(audit=True)
             yield

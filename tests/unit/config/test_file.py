@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from binlog2s3.config import file as sample
-from binlog2s3.config.file import FILE_OPTIONS, FileValues, read_file
-from binlog2s3.config.given import Given
+from binlog2s3.config.file import FILE_OPTIONS, read_file
+from binlog2s3.config.given import FileValues, Given
 from binlog2s3.config.options import Option
 from binlog2s3.config.values import OPTIONS, STREAM
 

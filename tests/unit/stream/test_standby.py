@@ -105,6 +105,9 @@ def test_nobody_is_waited_for(spool: Spool, who: str) -> None:
     assert store.calls["put"] == calls
     assert vacancy.rank == (None if who == "nobody" else WRITES.rank)
     assert vacancy.is_calm == (who != "stopped"), "that one may have written beside the look"
+    assert vacancy.writers.keys() == (set() if who == "nobody" else {WRITES.rank})
+    assert vacancy.looked_at == time.now
+    assert [*vacancy.read(vacancy.writers)] == [*vacancy.writers]
 
 
 def test_the_own_claim_does_not_excuse_a_greater_writer(spool: Spool) -> None:

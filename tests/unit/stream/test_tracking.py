@@ -1,6 +1,6 @@
 """`Tracking`: the history of a binlog, what becomes of what is left, until when all is in."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,8 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
+from binlog2s3.store.s3 import ObjectInfo
+from binlog2s3.stream.actions import Look
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
@@ -95,8 +97,12 @@ class Bench:
         """What the writer before said."""
         return SimpleNamespace(unlogged=self.witnessed.get(lineage), **self.said)
 
-    def _take_turn(self, _: object, lineage: str) -> None:
+    def _take_turn(
+        self, _: object, lineage: str, describe: Callable[[], bool] | None = None
+    ) -> bool:
+        described = describe is not None and describe()
         self.turns.append((lineage, len(self.store.objects)))
+        return described
 
     def run(self, **facts: Any) -> SpoolRun:
         return self.spool.begin(replace(RUN, **facts))
@@ -215,7 +221,7 @@ def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
     """What lies there and says the same is ours; what says anything else is not replaced."""
     begin(bench)
     ours, key = bench.lineage, LAYOUT.lineage(bench.lineage.id)
-    assert bench.tracking._put(ours) == ours
+    assert not bench.tracking._put(ours)
     other = like(ours, server_uuid=UUID_B)
     with pytest.raises(PreconditionError):
         bench.tracking._put(other)
@@ -243,6 +249,56 @@ def test_two_that_see_the_same_beginning_write_one_history(
     begin(bench)
     assert (bench.lineage.id == decided.id) is (not change)
     assert len(bench.lineages()) == (2 if change else 1)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_where_nobody_else_can_have_written_nothing_is_looked_for(
+    bench: Bench, *, refuses: bool
+) -> None:
+    """Of each binlog once: one that is read again is looked for, as is all behind it."""
+
+    def looked_at() -> set[str]:
+        bench.now += 2
+        bench.uploads.step(0)
+        return {str(job.track.name) for job in bench.uploads.jobs if Look() in job.flying}
+
+    bench.store.refuses_replacing = refuses
+    begin(bench)
+    bench.admit(2)
+    assert looked_at() == (set() if refuses else {"b.000001", "b.000002"})
+    bench.settle()
+    bench.admit(2)
+    bench.admit(3)
+    assert looked_at() == {"b.000002", "b.000003"}
+    bench.settle()
+    assert bench.readable(bench.lineage)["b.000003"] == "open"
+    bench.tracking.resume(after(bench.lineage, 3))
+    bench.admit(4)
+    assert looked_at() == {"b.000004"}
+
+
+@pytest.mark.parametrize("theirs", ["document", "answer"])
+def test_a_lineage_that_is_not_surely_ours_is_looked_at(bench: Bench, theirs: str) -> None:
+    """Another writer has described the same one, or an answer is lost: somebody may write there."""
+    bench.store.refuses_replacing = True
+    begin(bench)
+    decided = bench.lineage
+    bench.store.delete(list(bench.store.objects))
+    if theirs == "document":
+        bench.store.put(LAYOUT.lineage(decided.id), decided.to_json())
+    else:
+        put = bench.store.put
+
+        def lost(key: str, body: bytes, **how: Any) -> ObjectInfo:
+            put(key, body)
+            return put(key, body, **how)
+
+        bench.store.put = lost  # type: ignore[method-assign,assignment]
+    begin(bench)
+    bench.now += 2
+    bench.uploads.step(0)
+    (job,) = (job for job in bench.uploads.jobs if not job.is_past)
+    assert job.flying == {Look()}
 
 
 def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:

@@ -1,8 +1,10 @@
 """The writer's claim, its heartbeat, and whose turn it is."""
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -177,6 +179,53 @@ def test_a_claim_needs_its_vacancy(spool: Spool, how: str) -> None:
     assert set(store.objects) == before
     assert spool.last_claim("orders", "s3://b/p") is None
     one.claim(store)  # --take-over
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_claim_behind_a_new_look_asks_nothing_again(spool: Spool, *, is_old: bool) -> None:
+    """What the writer before said is known, too; behind an older look, the writers are listed."""
+    store = MemoryStore()
+    said = replace(BEAT, lineage=ID)
+    info = put(store, said)
+    vacancy = Vacancy(
+        why="it was ours", is_calm=True, rank=said.rank, writers={said.rank: info}, beat=said,
+        looked_at=-math.inf if is_old else math.inf,
+    )  # fmt: skip
+    store.calls.clear()
+    one = writer(store, spool)
+    one.claim(store, vacancy)
+    assert dict(store.calls) == {"put": 1} | ({"list": 1} if is_old else {})
+    assert one.me.generation == said.generation + 1
+    assert one.before(ID) == said
+    with pytest.raises(SupersededError) if is_old else nullcontext():
+        writer(store, spool).claim(store, vacancy)
+
+
+def test_two_that_claim_behind_the_same_look_do_not_both_take_the_turn(spool: Spool) -> None:
+    """The later one is greater. The other one looks once more before its turn."""
+    store = MemoryStore()
+    vacancy = Vacancy(why="there is no writer", is_calm=True, looked_at=math.inf)
+    one, two = writer(store, spool), writer(store, spool)
+    one._me, two._me = replace(one._me, token="1" * 16), replace(two._me, token="2" * 16)
+    one.claim(store, vacancy)
+    two.claim(store, vacancy)
+    assert one.me.generation == two.me.generation == 1
+    with pytest.raises(SupersededError):
+        one.take_turn(store, ID)
+    two.take_turn(store, OTHER)
+    assert turns(store) == [OTHER]
+
+
+def test_what_was_read_of_a_writer_counts_only_of_the_same_object(spool: Spool) -> None:
+    """It was renewed since: it is read again."""
+    store = MemoryStore()
+    old = replace(BEAT, lineage=ID)
+    vacancy = Vacancy(why="no source", rank=old.rank, writers={old.rank: put(store, old)}, beat=old)
+    new = replace(old, at=old.at + timedelta(seconds=1))
+    put(store, new)
+    one = writer(store, spool)
+    one.claim(store, vacancy)
+    assert one.before(ID) == new
 
 
 def test_who_has_no_source_may_renew_its_object(spool: Spool) -> None:
@@ -384,6 +433,35 @@ def test_a_turn_is_read_beside_the_writers(spool: Spool) -> None:
     assert missing == set()
     assert sorted(asked[:2]) == sorted([LAYOUT.writers, LAYOUT.turns])
     assert asked[2:] == [LAYOUT.writers]
+
+
+def test_a_lineage_is_described_beside_what_its_turn_waits_for(spool: Spool) -> None:
+    """The turn comes after it, and not at all for one who is superseded meanwhile."""
+
+    class Together(MemoryStore):
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+            if meets:
+                meeting.wait(30)
+            return super().list(prefix, start_after=start_after)
+
+    def describe() -> bool:
+        meeting.wait(30)
+        meets.clear()
+        assert turns(store) == []
+        return True
+
+    store, meeting, meets = Together(), threading.Barrier(3), set[bool]()
+    one, two = writer(store, spool), writer(store, spool)
+    one.claim(store)
+    meets.add(True)
+    assert one.take_turn(store, ID, describe)
+    assert turns(store) == [ID]
+    assert store.refuses_replacing
+    assert not one.take_turn(store, ID)
+    two.claim(store)
+    with pytest.raises(SupersededError):
+        one.take_turn(store, OTHER, lambda: True)
+    assert turns(store) == [ID, ID]
 
 
 def test_no_writer_takes_a_generation_that_no_key_can_have(spool: Spool) -> None:
