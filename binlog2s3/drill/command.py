@@ -186,7 +186,7 @@ class _Drill:
         until = plan.goal.at_us if isinstance(plan.goal, ToTime) else plan.reach.latest_us
         self._result = replace(
             self._result,
-            lineage=plan.lineage,
+            lineage=plan.stop.lineage,
             binlog=plan.stop.binlog,
             position=plan.stop.offset,
             proven_until=moment_of(until) if until is not None else None,

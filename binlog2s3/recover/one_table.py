@@ -40,12 +40,25 @@ Tables = Sequence[tuple[str, str]]
 class OnlyTables:
     """That only these tables are applied. `looked`: all of the plan's binlogs were looked at.
 
-    `unsafe`: what may make the tables differ from the source's, in words.
+    `unsafe`: what may make the tables differ from the source's, in words. `check` is what was found
+    in the binlogs; it learns more while those that were not looked at are applied.
     """
 
     tables: tuple[str, ...]
     looked: bool
+    check: "StatementCheck"
     unsafe: tuple[str, ...] = ()
+
+    @property
+    def doubt(self) -> str:
+        """Why the tables may differ from the source's after the apply; "" if nothing says so."""
+        check = self.check
+        if not (check.statements.count or check.elsewhere or check.unclear):
+            return ""
+        return (
+            "statements in statement format were filtered: what they wrote to these tables through "
+            "views, triggers and functions, or read from others, may be missing"
+        )
 
 
 def texts_of(tables: Tables) -> tuple[str, ...]:
@@ -240,13 +253,12 @@ def check_all(check: StatementCheck, stream: Stream) -> None:
         check.end()
 
 
-def watched(open_stream: OpenStream, tables: Tables) -> OpenStream:
+def watched(open_stream: OpenStream, check: StatementCheck) -> OpenStream:
     """The same stream, which ends with a RecoveryError before the bytes of such a statement."""
 
     def opened(
         pieces: Sequence[PlanPiece],
     ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-        check = StatementCheck(tables)
         with closing(open_stream(pieces)) as stream:
             for piece, data in stream:
                 check.begin()
@@ -302,14 +314,15 @@ class Examination:
         if check.elsewhere:
             self._unsafe.append(
                 f"{count_text(check.elsewhere, 'statement')} in statement format write to other "
-                "tables or call functions; what their triggers and functions write to these tables "
-                "is left out"
+                "tables or views, or call functions; what they write here through views, "
+                "triggers and functions is left out"
             )
         if check.unclear:
             self._unsafe.append(f"{check.unclear} binlogs or statements could not be read fully")
         for text in self._texts if self._is_looked and self._plan.pieces else ():
             if text not in check.touched:
-                self._unsafe.append(f"nothing in these binlogs changes {text}")
+                changes = "names" if check.elsewhere or check.unclear else "changes"
+                self._unsafe.append(f"nothing in these binlogs {changes} {text}")
 
     def ask(self, server: Server, facts: TargetFacts, state: MariadbGtidList | None) -> None:
         """Ask the target as well. `state`: the GTIDs before the plan, for MariaDB."""
@@ -464,7 +477,10 @@ class Examination:
     def found(self) -> OnlyTables:
         """What to show with the plan."""
         return OnlyTables(
-            tables=self._texts, looked=self._is_looked, unsafe=tuple(dict.fromkeys(self._unsafe))
+            tables=self._texts,
+            looked=self._is_looked,
+            check=self._check,
+            unsafe=tuple(dict.fromkeys(self._unsafe)),
         )
 
 

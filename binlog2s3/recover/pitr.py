@@ -231,6 +231,9 @@ class _Recovery:
         result = self._applied(self._apply, ready)
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
+        doubt = ready.about.only.doubt if ready.about.only is not None else ""
+        if doubt:
+            result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
 
     @staticmethod
@@ -565,7 +568,7 @@ class _Recovery:
         tables, only = self._config.tables, ready.about.only
         opened: OpenStream = ready.extract.stream
         if only is not None and not only.looked:
-            opened = watched(opened, tables)
+            opened = watched(opened, only.check)
         if ready.zones is not None:
             opened = ready.zones.watched(opened)
         work = Work(

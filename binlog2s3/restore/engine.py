@@ -403,7 +403,7 @@ class Engine:
             )
         return plan, replace(
             reached,
-            lineage=plan.lineage,
+            lineage=plan.stop.lineage,
             binlog=str(plan.stop.binlog),
             position=plan.stop.offset,
             transactions=result.transactions,

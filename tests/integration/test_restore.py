@@ -31,7 +31,7 @@ from tests.integration.stream_process import StreamProcess
 from tests.integration.test_backup_run import Place, placed
 from tests.waiting import PATIENCE, wait_until
 from tests.world.commands import their_server
-from tests.world.servers import RELAXED, dump_of
+from tests.world.servers import RELAXED, dump_of, executed
 
 MOMENTS = 1
 KINDS = ("position", "gtid", "time")
@@ -379,8 +379,8 @@ def test_a_restored_mariadb_is_the_successor(restores: Restores) -> None:
     life.go_on(20)
     place.wait()
     assert place.stream.terminate() == 0
-    data = restores.folder / "d"
-    restores.done(data, "--latest")
+    data, goal = restores.folder / "d", f"--to-gtid={executed(place.source)}"
+    first = restores.done(data, "--latest")
     with started_on(restores, data) as server:
         by_socket = {"mysql-host": None, "mysql-port": None, "mysql-socket": server.socket}
         follower = StreamProcess(
@@ -396,6 +396,9 @@ def test_a_restored_mariadb_is_the_successor(restores: Restores) -> None:
     with restores.running(restores.folder / "again", "--latest") as (_, restored):
         assert restored.query("SELECT n FROM shop.later") == [(7,)]
         assert shown(state_of(restored), truth) == {}
+    reached = restores.done(restores.folder / "before", goal)
+    place_of = ("lineage", "binlog", "position")
+    assert [reached[name] for name in place_of] == [first[name] for name in place_of]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from binlog2s3.recover.one_table import (
     watched,
 )
 from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.recover.view import Result, proof_lines
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
 from tests.binlog_writer import BinlogWriter, query_body
@@ -213,7 +214,7 @@ def test_xa_transactions_are_foreseen(text: str) -> None:
     assert "XA transactions" in str(refusal)
     assert "without --table" in refusal.hint
     made = binlog("INSERT INTO orders VALUES (1)", text, "DROP TABLE t")
-    stream = watched(stream_of(made), ORDERS)(pitr_examples.PLAN.pieces[:1])
+    stream = watched(stream_of(made), StatementCheck(ORDERS))(pitr_examples.PLAN.pieces[:1])
     with pytest.raises(RecoveryError, match="XA transactions"):
         [list(data) for _, data in stream]
 
@@ -236,7 +237,7 @@ def test_a_plan_that_was_not_looked_at_is_watched() -> None:
     """Nothing of the statement's bytes, or after it, is passed on."""
     made = binlog("INSERT INTO orders VALUES (1)", "RENAME TABLE orders TO x", "DROP TABLE t")
     passed: list[bytes] = []
-    stream = watched(stream_of(made), ORDERS)(pitr_examples.PLAN.pieces[:1])
+    stream = watched(stream_of(made), StatementCheck(ORDERS))(pitr_examples.PLAN.pieces[:1])
     with pytest.raises(RecoveryError, match="1 statement exchanges rows") as caught:
         passed.extend(one.data for _, data in stream for one in data)
     assert b"".join(passed) == bytes(made.data[: made.ends[2]])
@@ -266,6 +267,31 @@ def test_nothing_to_say() -> None:
         (),
         [],
     )
+
+
+def test_statements_of_other_tables_leave_a_doubt() -> None:
+    """`active` may be a view of ours: whatever the GTIDs say, the table is not proved."""
+    for text in ("UPDATE active SET v = 1", "UPDATE orders SET v = 1", "CALL shop.work()"):
+        found, refusals = examined("ALTER TABLE orders ADD a INT", text)
+        assert refusals == []
+        assert "views, triggers and functions" in found.doubt
+        result = Result(how="replication", gtids=None, doubt=found.doubt)
+        assert [line for line, _ in proof_lines(result)] == [f"not proved: {found.doubt}"]
+    found, _ = examined("UPDATE active SET v = 1")
+    assert "nothing in these binlogs names shop.orders" in found.unsafe
+    assert examined("ALTER TABLE orders ADD a INT")[0].doubt == ""
+
+
+def test_what_is_found_while_it_is_applied_is_a_doubt_too() -> None:
+    """Of a plan that was too large to be looked at before."""
+    piece = replace(pitr_examples.PLAN.pieces[0], begin=4, end=LOOKED_AT_MOST + 5)
+    found, _ = examined(plan=replace(pitr_examples.PLAN, pieces=(piece,)))
+    assert (found.looked, found.doubt) == (False, "")
+    made = binlog("INSERT INTO orders VALUES (1)")
+    for _, data in watched(stream_of(made), found.check)([piece]):
+        for _ in data:
+            pass
+    assert found.doubt
 
 
 def test_a_large_plan_is_not_looked_at() -> None:
