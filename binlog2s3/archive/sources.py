@@ -37,15 +37,17 @@ def nothing_of(store: Store, prefix: str, source: str | None, target: str) -> Ar
     text = f"there is nothing below {target}"
     if source:
         text = f"there is nothing of source {source} below {target}"
-    return ArchiveError(text, hint=_where_to_look(store, prefix))
+    return ArchiveError(text, hint=_where_to_look(store, prefix, source))
 
 
-def _where_to_look(store: Store, prefix: str) -> str:
+def _where_to_look(store: Store, prefix: str, source: str | None) -> str:
     """A hint: which sources there are."""
     try:
         names, _ = all_sources(store, prefix)
     except StoreError:  # a policy may allow only one source
         names = []
+    if source in names:
+        return "its streamer has begun, and the bucket has no binlog of it yet: try again soon"
     if not names:
         return "check that --s3-url is the streamer's bucket and prefix, and that it has started"
     return f"the sources there are: {some(names, _MOST_NAMES)}"

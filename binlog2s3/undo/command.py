@@ -381,9 +381,14 @@ def _explained(error: ConflictError, culprits: Culprits) -> RecoveryError:
         )
     by_row = {row: f", by {name}" for row, name in culprits.by_row.items()}
     shown = "; ".join(f"{one}{by_row.get(one.row, '')}" for one in error.conflicts)
+    hint = "--skip-conflicts leaves rows out that were changed since, and undoes the others"
+    if not shown:  # the server refuses the change: without some of the rows it would, too
+        hint = (
+            "undo first what came since and is in the way (`binlog2s3 find` shows it), or restore "
+            "the table to another server (docs/guides/one-table.md)"
+        )
     return RecoveryError(
-        f"nothing was changed: {error}" + (f": {shown}" if shown else ""),
-        hint="--skip-conflicts leaves rows out that were changed since, and undoes the others",
+        f"nothing was changed: {error}" + (f": {shown}" if shown else ""), hint=hint
     )
 
 

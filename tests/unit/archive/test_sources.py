@@ -1,6 +1,6 @@
 """Which sources a bucket has."""
 
-from binlog2s3.archive.sources import all_sources, sources
+from binlog2s3.archive.sources import all_sources, nothing_of, sources
 from tests.memory_store import MemoryStore
 
 
@@ -21,3 +21,14 @@ def test_the_sources_of_a_bucket() -> None:
     names, foreign = all_sources(store, "p")
     assert sorted(names) == ["B-_", "b.c", "orders", "users"]
     assert sorted(foreign) == sorted([*(f"p/{one}" for one in strange), "p/live/a file"])
+
+
+def test_where_to_look() -> None:
+    """For a name that is not there, the others; a streamer that has only begun is waited for."""
+    store = MemoryStore()
+    store.put("p/live/orders/writers/1", b"")
+    asked = {name: nothing_of(store, "p", name, "s3://b/p").hint for name in ("orders", "oders")}
+    assert asked == {
+        "orders": "its streamer has begun, and the bucket has no binlog of it yet: try again soon",
+        "oders": "the sources there are: orders",
+    }
