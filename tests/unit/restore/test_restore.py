@@ -14,13 +14,7 @@ from binlog2s3.config.given import Given
 from binlog2s3.config.restore import RESTORE, WORK
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event, Status, Statuses
-from binlog2s3.restore.by_stream import (
-    Past,
-    _advice,
-    _without_sandbox_line,
-    client_argv,
-    programs_for,
-)
+from binlog2s3.restore.by_stream import Past, _without_sandbox_line, client_argv, programs_for
 from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, Reached, held
 from binlog2s3.restore.engine import pitr_named
 from binlog2s3.restore.scratch import socket_of, version_of
@@ -446,17 +440,3 @@ def test_what_the_source_itself_had_received_was_disabled_there() -> None:
     assert status_after("new", create, cut=True) == "enabled"
     assert status_after("new", f"CREATE EVENT new {WHEN} COMMENT 'x", cut=True) == "unknown"
     assert status_after("old", "ALTER EVENT old COMMENT 'x", cut=True) == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("said", "hint"),
-    [
-        ("ERROR 3510 (HY000) at line 1105: Tablespace ts1 doesn't exist.", "physical backup"),
-        ("ERROR 3548 (SR001) at line 1105: There's no spatial reference system", "physical backup"),
-        ("ERROR 6125 (HY000) at line 1128: Failed to add", "restrict-fk-on-non-standard-key=OFF"),
-        ("ERROR 1064 (42000) at line 3510: You have an error", "of the source's version"),
-    ],
-)
-def test_the_hint_is_of_what_the_client_said(said: str, hint: str) -> None:
-    """Another server program does not load what no dump has."""
-    assert hint in _advice(said)
