@@ -205,5 +205,18 @@ def _check(code: int, program: str, workspace: Workspace) -> None:
         said = end_of(workspace.restore_log) or "it printed nothing"
         raise RecoveryError(
             f"{program} ended with {ended_with(code)}: {said}",
-            hint=f"see {workspace.restore_log.name}; is --mysqld of the source's version?",
+            hint=f"see {workspace.restore_log.name}; {_advice(said)}",
         )
+
+
+# https://dev.mysql.com/doc/mysql-errors/9.7/en/server-error-reference.html
+_ADVICE = (
+    (r"\bERROR (3510|3548) ", "a dump does not have it: use a physical backup"),
+    (r"\bERROR 6125 ", "--mysqld-option=--restrict-fk-on-non-standard-key=OFF lets it be loaded"),
+)
+
+
+def _advice(said: str) -> str:
+    """What to do about the message of a program that loads a backup."""
+    found = (hint for pattern, hint in _ADVICE if re.search(pattern, said))
+    return next(found, "is --mysqld of the source's version?")

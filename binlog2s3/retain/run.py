@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -57,8 +57,8 @@ from binlog2s3.server.backup_program import (
     program_of,
 )
 from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.dump_losses import DumpSource, Loss, dump_source
 from binlog2s3.server.login import resolve
-from binlog2s3.server.versioned import Versioned, versioned_tables
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.contract import RetryPolicy
 from binlog2s3.store.errors import MendableError
@@ -154,10 +154,10 @@ def asked(config: MysqlConfig) -> ServerFacts:
         return server.facts()
 
 
-def versioned_of(config: MysqlConfig) -> Versioned:
-    """The system-versioned tables of the server that answers there. Raises SourceError."""
+def dumped_of(config: MysqlConfig, flavour: Flavour) -> DumpSource:
+    """What a dump of the server that answers there would lose. Raises SourceError."""
     with Server(lambda: resolve(config)) as server:
-        return versioned_tables(server)
+        return dump_source(server, flavour)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ class Bucket:
 class BackupStorer:
     """One run of the command.
 
-    `ask` says which server answers a login, `versioned` which tables it keeps the past of;
-    `part_size` is that of the first parts.
+    `ask` says which server answers a login, `dumped` what a dump of it would lose; `part_size` is
+    that of the first parts.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class BackupStorer:
         outside: Outside,
         *,
         ask: Callable[[MysqlConfig], ServerFacts] = asked,
-        versioned: Callable[[MysqlConfig], Versioned] = versioned_of,
+        dumped: Callable[[MysqlConfig, Flavour], DumpSource] = dumped_of,
         part_size: int = PART_SIZE,
     ) -> None:
         self._config = config
@@ -192,7 +192,7 @@ class BackupStorer:
         self._catalog = bucket.catalog
         self._outside = outside
         self._ask = ask
-        self._versioned = versioned
+        self._dumped = dumped
         self._part_size = part_size
         self._read = 0
         self._sent: Callable[[], int] = lambda: 0
@@ -250,7 +250,11 @@ class BackupStorer:
                 hint="choose the --tool of the server's flavour",
             )
         assert config.server is not None  # noqa: S101 - so were these
-        keeps = self._versioned(config.server) if config.tool == "mariadb-dump" else Versioned()
+        source = DumpSource()
+        if position_of(config.tool) == "dump-header":
+            source = self._dumped(config.server, flavour)
+        refuse_losses(source.losses, config.tool)
+        keeps = source.versioned
         history = bool(keeps.tables) and not keeps.obstacle
         program = program_of(
             config.tool, login, config.program, config.tool_option, history=history
@@ -491,6 +495,20 @@ class BackupStorer:
             catalog.store.delete([catalog.layout.backup_run(one) for one in sorted(ids)])
         except StoreError as error:
             say("warning", f"the object of this run stays: {error}")
+
+
+def refuse_losses(losses: Sequence[Loss], tool: str) -> None:
+    """Warn of what a dump changes. Raises RecoveryError for what it would lose or make wrong."""
+    for one in losses:
+        if not one.refused:
+            say("warning", one.text)
+            say("hint", one.hint)
+    refused = [one for one in losses if one.refused]
+    if refused:
+        raise RecoveryError(
+            f"{tool} is not run: {'; '.join(one.text for one in refused)}",
+            hint="; ".join(dict.fromkeys(one.hint for one in refused)),
+        )
 
 
 def say_leftovers(left: Leftovers) -> None:

@@ -78,6 +78,7 @@ OF_OTHERS = {
         --start-position --stop-never --stop-position --to-last-log --verbose
         --verify-binlog-checksum""",
     "mysqld": """--auth-root-authentication-method --enforce-gtid-consistency --gtid-mode
+        --restrict-fk-on-non-standard-key
         --initialize-insecure --replica-parallel-workers --skip-networking --skip-replica-start
         --skip-slave-start --slave-parallel-threads --upgrade --user""",
     "mysqldump and mariadb-dump": """--all-databases --compact --databases --dump-history

@@ -27,6 +27,7 @@ from binlog2s3.retain.leftovers import clear, leftovers_of
 from binlog2s3.retain.run import BackupStorer
 from binlog2s3.retain.run import Bucket as Place
 from binlog2s3.server.connection import ServerFacts
+from binlog2s3.server.dump_losses import DumpSource, Loss
 from binlog2s3.status.model import backups_of
 from binlog2s3.store.errors import FullError
 from binlog2s3.store.versions import Hold
@@ -410,6 +411,33 @@ def test_a_program_that_is_not_there_is_refused(world: World) -> None:
     place = Place(world.catalog, world.store.snapshot, now)
     with pytest.raises(SourceError, match="not an executable program"):
         BackupStorer(config, place, Outside()).run()
+    assert world.store.calls["put"] == before["put"]
+
+
+def test_a_dump_that_would_lose_something_is_not_made(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the program is looked for, and before anything is written; a warning is only said."""
+    before = dict(world.store.calls)
+    config = BackupConfig(
+        s3=S3Config(bucket="b", prefix="pre"),
+        source="orders",
+        tool="mysqldump",
+        program=Path("/nowhere/mysqldump"),
+        server=LOGIN,
+    )
+    lost = [Loss("it loses a", "rename a", refused=True), Loss("it rounds b", "use c")]
+    place = Place(world.catalog, world.store.snapshot, now)
+
+    def run(*losses: Loss) -> None:
+        BackupStorer(config, place, Outside(), dumped=lambda _, __: DumpSource(losses=losses)).run()
+
+    with pytest.raises(RecoveryError, match="mysqldump is not run: it loses a") as raised:
+        run(*lost)
+    assert raised.value.hint == "rename a"
+    assert "it rounds b" in capsys.readouterr().err
+    with pytest.raises(SourceError, match="not an executable program"):
+        run(*lost[1:])
     assert world.store.calls["put"] == before["put"]
 
 

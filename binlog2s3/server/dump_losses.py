@@ -1,0 +1,329 @@
+"""What a dump of a server would not bring back as it was, asked before the dump is made.
+
+The rules are pure, over rows of information_schema. What the account may not see, or this version
+does not have, is not known, and no reason to make no backup. No row of a table is read.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.tables import table_name
+from binlog2s3.errors import SourceError
+from binlog2s3.formatting import cut, one_line, some
+from binlog2s3.server.connection import Server
+from binlog2s3.server.sql import text_of
+from binlog2s3.server.versioned import Versioned, versioned_tables
+
+Rows = Sequence[Mapping[str, Any]]
+_MOST, _NAME_MOST = 5, 200
+_SYSTEM = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
+_LEFT_OUT = _SYSTEM - {"mysql"}
+"""The databases that mysqldump and mariadb-dump leave out, in any case of their letters."""
+_SYS_TABLES = frozenset({"sys_config"})
+_PHYSICAL: Mapping[Flavour, str] = {
+    "mysql": "a copy of the server's files has it: xtrabackup, or a snapshot of the volume",
+    "mariadb": "a copy of the server's files has it: --tool mariabackup",
+}
+
+# Each with the names `db` and `tab`, and `name`: of a column, of an index, of a constraint.
+DATABASES = "SELECT schema_name AS db FROM information_schema.schemata ORDER BY 1"
+IN_SYS = (
+    "SELECT table_schema AS db, table_name AS tab FROM information_schema.tables "
+    "WHERE table_schema = 'sys' AND table_type = 'BASE TABLE' ORDER BY 1, 2"
+)
+COLUMNS = (
+    "SELECT table_schema AS db, table_name AS tab, column_name AS name, data_type AS type, "
+    "generation_expression AS expression, extra AS extra FROM information_schema.columns "
+    "WHERE (data_type = 'float' OR generation_expression <> '') "
+    "AND (table_schema, table_name) IN (SELECT table_schema, table_name "
+    "FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')) "
+    "ORDER BY 1, 2, ordinal_position"
+)
+KEYS = (
+    "SELECT table_schema AS db, table_name AS tab, index_name AS name, non_unique AS non_unique, "
+    "column_name AS part, nullable AS nullable FROM information_schema.statistics "
+    "WHERE (table_schema, table_name) IN (SELECT table_schema, table_name "
+    "FROM information_schema.columns WHERE data_type = 'float' OR generation_expression <> '')"
+)
+EXPRESSIONS = (
+    "SELECT table_schema AS db, table_name AS tab, index_name AS name, expression AS expression "
+    "FROM information_schema.statistics WHERE expression IS NOT NULL ORDER BY 1, 2, 3"
+)
+CHECKS: Mapping[Flavour, str] = {
+    "mysql": "SELECT t.table_schema AS db, t.table_name AS tab, t.constraint_name AS name, "
+    "c.check_clause AS expression FROM information_schema.check_constraints c "
+    "JOIN information_schema.table_constraints t ON t.constraint_schema = c.constraint_schema "
+    "AND t.constraint_name = c.constraint_name WHERE t.constraint_type = 'CHECK' "
+    "ORDER BY 1, 2, 3",
+    # of which the names are unique only in a table
+    "mariadb": "SELECT constraint_schema AS db, table_name AS tab, constraint_name AS name, "
+    "check_clause AS expression FROM information_schema.check_constraints "
+    "ORDER BY 1, 2, 3",
+}
+TIMESTAMPS = (
+    "SELECT table_schema AS db, table_name AS tab, column_name AS name "
+    "FROM information_schema.columns WHERE data_type = 'timestamp'"
+)
+_MOMENTS = (1_000, 15_638_400, 946_684_800, 962_409_600, 1_767_225_600, 1_782_864_000)
+"""In January and July of 1970, 2000 and 2026."""
+ZONE = "SELECT " + ", ".join(
+    f"TIMESTAMPDIFF(SECOND, '1970-01-01', FROM_UNIXTIME({at})) - {at} AS at{at}" for at in _MOMENTS
+)
+TABLESPACES = (
+    "SELECT name AS name FROM information_schema.innodb_tablespaces "
+    "WHERE space_type = 'General' AND name <> 'mysql' ORDER BY 1"
+)
+# https://dev.mysql.com/doc/refman/9.7/en/create-spatial-reference-system.html
+SPATIAL = (
+    "SELECT srs_id AS name FROM information_schema.st_spatial_reference_systems "
+    "WHERE srs_id <> 0 AND (organization IS NULL OR organization <> 'EPSG') ORDER BY 1"
+)
+RESTRICTS = "SHOW GLOBAL VARIABLES LIKE 'restrict_fk_on_non_standard_key'"
+# A referenced table that is not there is no obstacle: a dump is loaded without such checks.
+FOREIGN_KEYS = (
+    "SELECT r.constraint_schema AS db, r.table_name AS tab, r.constraint_name AS name "
+    "FROM information_schema.referential_constraints r JOIN information_schema.tables p "
+    "ON p.table_schema = r.unique_constraint_schema AND p.table_name = r.referenced_table_name "
+    "WHERE r.unique_constraint_name IS NULL OR (SELECT COUNT(*) "
+    "FROM information_schema.key_column_usage k WHERE k.constraint_schema = r.constraint_schema "
+    "AND k.constraint_name = r.constraint_name AND k.table_name = r.table_name) < (SELECT COUNT(*) "
+    "FROM information_schema.statistics s WHERE s.table_schema = r.unique_constraint_schema "
+    "AND s.table_name = r.referenced_table_name AND s.index_name = r.unique_constraint_name) "
+    "ORDER BY 1, 2, 3"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a dump would lose or change, as text, and what to do; `refused`: then none is made."""
+
+    text: str
+    hint: str
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DumpSource:
+    """What is known of a server before it is dumped."""
+
+    versioned: Versioned = field(default_factory=Versioned)
+    losses: tuple[Loss, ...] = ()
+
+
+def dump_source(server: Server, flavour: Flavour) -> DumpSource:
+    """Ask the server. Raises SourceError only if it does not answer."""
+    versioned = versioned_tables(server) if flavour == "mariadb" else Versioned()
+
+    def ask(statement: str) -> Rows:
+        try:
+            rows = server.rows(statement)
+        except SourceError as error:
+            if error.transient:
+                raise
+            return ()
+        return [{name.lower(): value for name, value in row.items()} for row in rows]
+
+    def ask_of_users(statement: str) -> Rows:
+        return [row for row in ask(statement) if text_of(row["db"]) not in _SYSTEM]
+
+    columns = ask_of_users(COLUMNS)
+    keys = ask(KEYS) if columns else ()
+    found = [*left_out(ask(DATABASES), ask(IN_SYS), flavour), *rounded(columns, keys, flavour)]
+    if flavour == "mysql":
+        found += lacking(ask(TABLESPACES), ask(SPATIAL))
+        if ask(RESTRICTS):
+            found += unusual_keys(ask(FOREIGN_KEYS))
+    expressions = ask_of_users(CHECKS[flavour])
+    if flavour == "mysql":
+        expressions = [*ask_of_users(EXPRESSIONS), *expressions]
+    if expressions or any(_is_generated(row) for row in columns):
+        depending = zone_dependent(columns, expressions, ask(TIMESTAMPS), keys)
+        found += computed_anew(depending, ask(ZONE), flavour) if depending else ()
+    return DumpSource(versioned, tuple(found))
+
+
+# The rules
+
+
+def left_out(databases: Rows, in_sys: Rows, flavour: Flavour) -> Iterator[Loss]:
+    """Databases, and tables in `sys`, that no dump has."""
+    names = [text_of(row["db"]) for row in databases]
+    lost = [one for one in names if one.lower() in _LEFT_OUT and one not in _LEFT_OUT]
+    if lost:
+        yield Loss(
+            f"the dump program leaves out the database {_some(lost)}: it takes that for the "
+            "server's own, whatever the case of its letters",
+            f"give the database another name; {_PHYSICAL[flavour]}",
+            refused=True,
+        )
+    tables = [(text_of(row["db"]), text_of(row["tab"])) for row in in_sys]
+    mine = [table_name(*one) for one in tables if one[0] == "sys" and one[1] not in _SYS_TABLES]
+    if mine:
+        yield Loss(
+            f"the dump program leaves out the database sys, and in it your table {_some(mine)}",
+            f"move it to a database of your own; {_PHYSICAL[flavour]}",
+            refused=True,
+        )
+
+
+def rounded(columns: Rows, keys: Rows, flavour: Flavour) -> Iterator[Loss]:
+    """FLOAT columns, and those whose rows later binlogs would not find."""
+    floats: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in columns:
+        if text_of(row["type"]).lower() == "float" and not _is_generated(row):
+            floats[_table(row)].add(text_of(row["name"]))
+    parts: dict[tuple[tuple[str, str], str], list[bool]] = defaultdict(list)
+    for row in keys:
+        if _table(row) in floats and not int(row["non_unique"]):
+            is_exact = (
+                row["part"] is not None
+                and text_of(row["part"]) not in floats[_table(row)]
+                and text_of(row["nullable"] or "").upper() != "YES"
+            )
+            parts[_table(row), text_of(row["name"])].append(is_exact)
+    exact = {table for (table, _), good in parts.items() if all(good)}
+    lost = [table_name(*table) for table in floats if table not in exact]
+    if lost:
+        yield Loss(
+            f"FLOAT in a table without a primary key: {_some(lost)}. A dump rounds FLOAT to six "
+            "digits, and an UPDATE or DELETE of such a row in later binlogs does not find it then "
+            "(error 1032): no recovery from this backup gets past that",
+            f"give the table a primary key; {_PHYSICAL[flavour]}",
+        )
+    other = [table_name(*table) for table in floats if table in exact]
+    if other:
+        yield Loss(
+            f"a dump rounds FLOAT to six digits: {_some(other)}",
+            "DOUBLE or DECIMAL is exact in a dump, and FLOAT in a copy of the server's files",
+        )
+
+
+def lacking(tablespaces: Rows, spatial: Rows) -> Iterator[Loss]:
+    """What mysqldump does not write although tables may need it."""
+    for rows, what in (
+        (tablespaces, "tablespace"),
+        (spatial, "spatial reference system of your own"),
+    ):
+        if rows:
+            yield Loss(
+                f"a dump does not have the {what}: {_some(text_of(row['name']) for row in rows)}; "
+                "no empty server would load the tables that use it",
+                f"{_PHYSICAL['mysql']}; or drop it, and what uses it",
+                refused=True,
+            )
+
+
+def unusual_keys(foreign_keys: Rows) -> Iterator[Loss]:
+    """Foreign keys that MySQL 8.4 and later make only if they are told to."""
+    if foreign_keys:
+        yield Loss(
+            f"a foreign key that refers to no unique key: {_some(map(_object, foreign_keys))}. "
+            "The dump can be loaded only by a server with restrict_fk_on_non_standard_key = OFF",
+            "give `restore` and `drill` --mysqld-option=--restrict-fk-on-non-standard-key=OFF",
+        )
+
+
+def zone_dependent(
+    columns: Rows, expressions: Rows, timestamps: Rows, keys: Rows
+) -> tuple[str, ...]:
+    """What is stored, indexed or checked of a TIMESTAMP as the session's time zone shows it.
+
+    `expressions`: of indexes and of CHECKs. Partitions have no other way to depend on it.
+    """
+    generated = [row for row in columns if _is_generated(row)]
+    computed = {(_table(row), text_of(row["name"]).lower()) for row in generated}
+    shown: dict[tuple[str, str], set[str]] = defaultdict(set)
+    stored: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in timestamps:
+        name = text_of(row["name"]).lower()
+        shown[_table(row)].add(name)
+        if (_table(row), name) not in computed:
+            stored[_table(row)].add(name)
+
+    def depends(row: Mapping[str, Any]) -> bool:
+        return _depends(text_of(row["expression"]), shown[_table(row)], stored[_table(row)])
+
+    before = -1
+    while before != (before := sum(map(len, shown.values()))):  # one may use another
+        for row in generated:
+            if depends(row):
+                shown[_table(row)].add(text_of(row["name"]).lower())
+    indexed = {
+        (_table(row), text_of(row["part"]).lower()) for row in keys if row["part"] is not None
+    }
+    kept = [
+        row
+        for row in generated
+        if text_of(row["name"]).lower() in shown[_table(row)]
+        and (
+            "STORED" in text_of(row["extra"]).upper()
+            or (_table(row), text_of(row["name"]).lower()) in indexed
+        )
+    ]
+    kept += [row for row in expressions if depends(row)]
+    return tuple(_object(row) for row in kept)
+
+
+def computed_anew(depending: Sequence[str], zone: Rows, flavour: Flavour) -> Iterator[Loss]:
+    """What a load computes in UTC; in `zone` are the offsets of the server's own time zone.
+
+    A server in UTC, as far as is known, is dumped: its sessions may have set another zone.
+    """
+    is_utc = bool(zone) and all(str(value) == "0" for value in zone[0].values())
+    of = f"depend on a TIMESTAMP in the session's time zone: {_some(depending)}"
+    if is_utc:
+        yield Loss(
+            f"generated columns, indexes or CHECKs {of}. A dump is loaded in UTC, and they are "
+            "computed anew: they are right if every session that wrote had the server's time zone",
+            f"if one had another (SET time_zone, connectionTimeZone): {_PHYSICAL[flavour]}",
+        )
+        return
+    yield Loss(
+        f"generated columns, indexes or CHECKs {of}. A dump is loaded in UTC, and they would be "
+        "computed anew: with other values than here, at which later binlogs fail",
+        f"{_PHYSICAL[flavour]}; or compute them of a DATETIME",
+        refused=True,
+    )
+
+
+_NAME = re.compile(r"`((?:[^`]|``)*)`")
+_ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\b", re.IGNORECASE)
+_SECONDS = re.compile(r"\bunix_timestamp\(`((?:[^`]|``)*)`\)", re.IGNORECASE)
+_OF_VERSIONS = ("ROW START", "ROW END")
+
+
+def _depends(expression: str, shown: set[str], stored: set[str]) -> bool:
+    """Whether it uses one of the columns `shown`, or a function that asks for the time zone.
+
+    The seconds of a TIMESTAMP that is `stored` are what they are in every zone.
+    """
+
+    def name_of(match: re.Match[str]) -> str:
+        return match[1].replace("``", "`").lower()
+
+    rest = _SECONDS.sub(lambda match: "0" if name_of(match) in stored else match[0], expression)
+    return any(name_of(match) in shown for match in _NAME.finditer(rest)) or bool(
+        _ZONED.search(rest)
+    )
+
+
+def _is_generated(row: Mapping[str, Any]) -> bool:
+    expression = text_of(row["expression"] or "")
+    return bool(expression) and expression not in _OF_VERSIONS
+
+
+def _table(row: Mapping[str, Any]) -> tuple[str, str]:
+    return text_of(row["db"]), text_of(row["tab"])
+
+
+def _object(row: Mapping[str, Any]) -> str:
+    return f"{table_name(*_table(row))}: {text_of(row['name'])}"
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first names, each as one short line: a name may have any character."""
+    return some([cut(one_line(name), _NAME_MOST) for name in names], _MOST)
