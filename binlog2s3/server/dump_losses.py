@@ -137,12 +137,14 @@ def dump_source(server: Server, flavour: Flavour) -> DumpSource:
         found += lacking(ask(TABLESPACES), ask(SPATIAL))
         if ask(RESTRICTS):
             found += unusual_keys(ask(FOREIGN_KEYS))
-    expressions = ask_of_users(CHECKS[flavour])
-    if flavour == "mysql":
-        expressions = [*ask_of_users(EXPRESSIONS), *expressions]
-    if expressions or any(_is_generated(row) for row in columns):
-        depending = zone_dependent(columns, expressions, ask(TIMESTAMPS), keys)
-        found += computed_anew(depending, ask(ZONE), flavour) if depending else ()
+    indexes = ask_of_users(EXPRESSIONS) if flavour == "mysql" else ()
+    checks = ask_of_users(CHECKS[flavour])
+    if indexes or checks or any(_is_generated(row) for row in columns):
+        timestamps = ask(TIMESTAMPS)
+        kept = zone_dependent(columns, indexes, timestamps, keys)
+        either = zone_dependent(columns, checks, timestamps, keys)
+        checked = [name for name in either if name not in kept]
+        found += computed_anew(kept, checked, ask(ZONE), flavour) if kept or checked else ()
     return DumpSource(versioned, tuple(found))
 
 
@@ -268,22 +270,33 @@ def zone_dependent(
     return tuple(_object(row) for row in kept)
 
 
-def computed_anew(depending: Sequence[str], zone: Rows, flavour: Flavour) -> Iterator[Loss]:
+def computed_anew(
+    kept: Sequence[str], checked: Sequence[str], zone: Rows, flavour: Flavour
+) -> Iterator[Loss]:
     """What a load computes in UTC; in `zone` are the offsets of the server's own time zone.
 
-    A server in UTC, as far as is known, is dumped: its sessions may have set another zone.
+    A server in UTC, as far as is known, is dumped: its sessions may have set another zone. For the
+    CHECKs `checked` a load fails, or it does not, and nothing becomes other than it was.
     """
     is_utc = bool(zone) and all(str(value) == "0" for value in zone[0].values())
-    of = f"depend on a TIMESTAMP in the session's time zone: {_some(depending)}"
+    if checked and not is_utc:
+        yield Loss(
+            f"CHECKs depend on a TIMESTAMP in the session's time zone: {_some(checked)}. A dump is "
+            "loaded in UTC, and a row that does not satisfy them there ends the load",
+            "a drill shows whether this backup can be loaded",
+        )
+    if not kept:
+        return
+    of = f"depend on a TIMESTAMP in the session's time zone: {_some(kept)}"
     if is_utc:
         yield Loss(
-            f"generated columns, indexes or CHECKs {of}. A dump is loaded in UTC, and they are "
+            f"generated columns or indexes {of}. A dump is loaded in UTC, and they are "
             "computed anew: they are right if every session that wrote had the server's time zone",
             f"if one had another (SET time_zone, connectionTimeZone): {_PHYSICAL[flavour]}",
         )
         return
     yield Loss(
-        f"generated columns, indexes or CHECKs {of}. A dump is loaded in UTC, and they would be "
+        f"generated columns or indexes {of}. A dump is loaded in UTC, and they would be "
         "computed anew: with other values than here, at which later binlogs fail",
         f"{_PHYSICAL[flavour]}; or compute them of a DATETIME",
         refused=True,
