@@ -57,7 +57,7 @@ _TABLE_TITLES = {
     "spool": "The spool",
     "s3": "The bucket",
     "log": "The log",
-    "target": "The target of `pitr`",
+    "target": "The target of `pitr`, the server of `undo`",
 }
 
 

@@ -57,7 +57,7 @@ _TITLES = {
     "spool": "The spool",
     "s3": "The bucket",
     "log": "The log",
-    "target": "The target of a recovery, only for `binlog2s3 pitr`",
+    "target": "The target of `binlog2s3 pitr`, and the server of `binlog2s3 undo`",
 }
 _EXAMPLES: Mapping[str, Value] = {
     "source": "orders-primary",
