@@ -1,6 +1,7 @@
 """The audit of chaos sees what it is there for: each kind of difference, made by hand."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -119,8 +120,17 @@ def filled(mysql_binaries: ServerBinaries, minio: MinioServer) -> Iterator[Fille
         with StreamProcess(directory, mysql, minio, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             wait_until(lambda: proxy.matching(method="PUT", path=f"/{FIRST}/"), what="a chunk")
+            stream.process.send_signal(signal.SIGSTOP)  # one flush has all of the open binlog
             mysql.query("INSERT INTO d.t VALUES (REPEAT('x', 1000))", "FLUSH BINARY LOGS")
             mysql.query("INSERT INTO d.t VALUES (REPEAT('x', 1000))")
+            name, size = mysql.query("SHOW BINARY LOG STATUS")[0][:2]
+            files = [*stream.spool.glob(f"*/{FIRST}")]
+            assert len(files) == 1
+            wait_until(
+                lambda: (file := files[0].with_name(name)).exists() and file.stat().st_size == size,
+                what="mysqlbinlog has written it",
+            )
+            stream.process.send_signal(signal.SIGCONT)
             with closing(Audit(mysql, minio, bucket, proxy)) as audit:
                 wait_until(lambda: is_at_rest(audit), what="all is at rest")
             stream.kill()

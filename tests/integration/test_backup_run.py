@@ -55,7 +55,17 @@ class Place(Streamed):
         return ["backup", "run", *self.where, *words, *more]
 
     def backup(self, *more: str) -> dict[str, Any]:
-        """Make one; a dump that a DDL came between registers nothing, and is made again."""
+        """Make one; a dump that a DDL came between registers nothing, and is made again.
+
+        The bucket must have the source's first binlog: that is waited for.
+        """
+        wait_until(
+            lambda: (
+                self.keys("live/test/2")
+                or [key for key in self.keys("archive/test/2") if "/binlogs/" in key]
+            ),
+            what="the first bytes",
+        )
         for _ in range(20):
             done = command.run(*self.run_argv(*more), **self.minio.env())
             if CHANGED not in done.stderr:
