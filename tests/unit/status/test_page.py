@@ -1,6 +1,7 @@
 """The page at /: what a command writes, made by another process, and nobody waits for it long."""
 
 import io
+import logging
 import os
 import sys
 import threading
@@ -51,10 +52,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def log() -> Iterator[io.StringIO]:
     """What the program logs, as JSON lines."""
-    stream = io.StringIO()
+    stream, logger = io.StringIO(), logging.getLogger("binlog2s3")
+    before = (logger.handlers[:], logger.level, logger.propagate)
     configure("json", "debug", stream)
     yield stream
-    configure("text", "info")
+    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.mark.usefixtures("patient")
