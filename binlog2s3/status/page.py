@@ -119,8 +119,9 @@ def _output_of(command: Sequence[str]) -> bytes:
     process = start(command, environment=kept, stdout=subprocess.PIPE)
     with process:
         with suppress(OSError):  # it may have ended; and not every system permits it
-            os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
             Path(f"/proc/{process.pid}/oom_score_adj").write_text(f"{_KILLED_FIRST}\n")
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
         try:
             page, said = process.communicate(timeout=_MAKE_SECONDS)
         except subprocess.TimeoutExpired:

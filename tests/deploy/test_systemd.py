@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -29,6 +30,7 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from lab.systemd import Machine
+from tests.integration.asking import Monitor
 from tests.integration.bucket import Bucket
 from tests.integration.certificates import Authority
 from tests.waiting import wait_until
@@ -241,6 +243,30 @@ class World:
         return float(found[1])
 
 
+def assert_page(machine: Machine) -> None:
+    """The page at / is made under the unit's restrictions, by a process that gives way."""
+    local, seen, done = Monitor(machine.state / SPOOL / "status.sock"), set[str](), Event()
+
+    def look() -> None:
+        while not done.is_set():
+            lines = machine.run("ps", "-eo", "ni=,args=").stdout.splitlines()
+            seen.update(line.split()[0] for line in lines if " report --html" in line)
+
+    def page() -> bytes | None:
+        code, body = local.get("/")
+        assert code == HTTPStatus.OK or b"being made" in body, body
+        return body if code == HTTPStatus.OK else None
+
+    watching = Thread(target=look)
+    watching.start()
+    try:
+        assert wait_until(page, what="the page at /").startswith(b"<!doctype html>")
+    finally:
+        done.set()
+        watching.join()
+    assert "19" in seen, seen
+
+
 def restarted(world: World, before: int, act: Callable[[], object]) -> None:
     """Do it, and wait until another process streams."""
     count = int(world.show("NRestarts"))
@@ -305,6 +331,7 @@ def test_the_unit(world: World) -> None:
     assert world.compare() >= 1
     assert world.exposure(UNIT) <= MOST_EXPOSED
     assert world.show("Type") == "notify"
+    assert_page(machine)
 
     thread = world.load()
     try:
