@@ -321,8 +321,7 @@ class Loop:
         return _NAME_SECONDS
 
     def _progress(self, beat: Heartbeat) -> Heartbeat:
-        source_state, lineage = self._watch.source_state, self._tracking.newest_lineage
-        coverage = self._tracking.coverage
+        source_state, newest = self._watch.source_state, self._tracking.newest
         status = None
         if self._board is None:
             now = self.status()
@@ -333,11 +332,11 @@ class Loop:
         return replace(
             beat,
             state=now.state,
-            lineage=lineage.id if lineage else None,
+            lineage=newest.lineage.id if newest is not None else None,
             server_uuid=self._tracking.server_uuid or self._begun.server_uuid,
-            durable=coverage.durable if coverage is not None else None,
+            durable=newest.durable if newest is not None and newest.grows else None,
             server=position_of(source_state),
-            covered_until=self._tracking.covered_until(),
+            covered_until=self._tracking.covered_until(newest),
             status=without_gtids(status) if status is not None else None,
             time_zone=self._tracking.time_zone,
             unlogged=self._tracking.unlogged,

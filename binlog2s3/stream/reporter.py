@@ -253,11 +253,10 @@ class Reporter:
             self._config,
         )
         state, troubles = judge(self.vitals(), config.timing)
-        coverage = self._tracking.coverage
-        durable = coverage.durable if coverage is not None else None
-        lineage = self._tracking.newest_lineage
-        named = lineage.id if lineage is not None else None
-        covered = self._writer.furthest_covered(named, self._tracking.covered_until())
+        coverage = self._tracking.newest
+        durable = coverage.durable if coverage is not None and coverage.grows else None
+        named = coverage.lineage.id if coverage is not None else None
+        covered = self._writer.furthest_covered(named, self._tracking.covered_until(coverage))
         lag = self._lag(now, source_state, stock, durable, covered)
         me = self._writer.me
         text, moment, _ = self._store_error()
@@ -332,10 +331,10 @@ class Reporter:
         return None if at is None else datetime.now(UTC) - timedelta(seconds=now - at)
 
     def _source(self, now: float, source_state: SourceState) -> SourceStatus:
-        at, lineage = source_state.position, self._tracking.newest_lineage
+        at, newest = source_state.position, self._tracking.newest
         return SourceStatus(
             uuid=self._tracking.server_uuid,
-            flavour=lineage.flavour if lineage is not None else None,
+            flavour=newest.lineage.flavour if newest is not None else None,
             position=position_of(source_state),
             asked_at=at.asked_at if at is not None else None,
             silent_seconds=now - source_state.position_at if at is not None else None,
@@ -351,8 +350,7 @@ class Reporter:
         durable: Position | None,
         covered: datetime | None,
     ) -> Lag:
-        at, coverage = source_state.position, self._tracking.coverage
-        lineage, timing = self._tracking.lineage, self._config.timing
+        at, coverage, timing = source_state.position, self._tracking.coverage, self._config.timing
         answer_age = (
             now - source_state.position_at
             if at is not None and source_state.error is None
@@ -380,7 +378,7 @@ class Reporter:
             timing=timing,
         )
         unheard = answer_age is None or answer_age > timing.fresh_seconds
-        if unheard or at is None or coverage is None or lineage is None:
+        if unheard or at is None or coverage is None:
             return Lag(seconds=seconds)
         if coverage.contradictions > 1:
             return Lag(seconds=seconds)
@@ -390,6 +388,7 @@ class Reporter:
         behind = lag_bytes(here or FilePosition(coverage.following, 0), place, sizes)
         waiting = None
         if durable is None or durable.gtid_set:
+            lineage = coverage.lineage
             ours = durable.gtid_set if durable is not None else lineage.gtid_set
             waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
         return Lag(bytes=behind, transactions=counted(behind, waiting), seconds=seconds)
@@ -404,8 +403,7 @@ class Reporter:
                 seconds=seconds,
             )
         # older ones than the lineage's first are not in its archive, but would be deleted too
-        lineage = self._tracking.lineage
-        ours = lineage is not None and names[0] >= lineage.first_binlog
+        ours = names[0] >= coverage.lineage.first_binlog
         archived = [name for name in names if ours and coverage.has(name)]
         following = next((name for name in names if archived and name > archived[-1]), None)
         return Purge(
@@ -421,8 +419,8 @@ class Reporter:
 
         Returns the seconds until this is to be asked again.
         """
-        lineage, (seen, then) = self._tracking.lineage, self._looked_at
-        now = self._clock()
+        coverage, (seen, then) = self._tracking.coverage, self._looked_at
+        now, lineage = self._clock(), coverage.lineage if coverage is not None else None
         if lineage is None or (lineage.id == seen and now - then < _HISTORY_SECONDS):
             return _LOOK_SECONDS
         try:

@@ -55,12 +55,11 @@ _HINTS = {
 class Tracking:
     """Follows binlogs until they are closed.
 
-    `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
-    `unlogged`: the lineage's source was seen without a binlog. `leaves_out`: what the source said
-    its binlogs do not have, None if it was not asked yet. `time_zone`: the source's, when the last
-    run began; `started_at`: since when it is that. `known` is where the known history ended when
-    the source was asked last, or with the lineage that was left: see `end`. None before the first
-    lineage.
+    `coverage` is of the lineage that grows, None until the first lineage is known. `unlogged`: the
+    lineage's source was seen without a binlog. `leaves_out`: what the source said its binlogs do
+    not have, None if it was not asked yet. `time_zone`: the source's, when the last run began;
+    `started_at`: since when it is that. `known` is where the known history ended when the source
+    was asked last, or with the lineage that was left: see `end`. None before the first lineage.
     """
 
     def __init__(
@@ -89,8 +88,7 @@ class Tracking:
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
         self._described = False
-        self._covered_before: datetime | None = None
-        self._left: tuple[str, Coverage] | None = None  # the lineage that was left, by its id
+        self._left: Coverage | None = None  # of the lineage that grew before
         self._rotates_to: BinlogName | None = (
             None  # the end of the binlog before the first one taken in
         )
@@ -98,7 +96,6 @@ class Tracking:
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
         self.leaves_out: tuple[str, ...] | None = None
-        self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
         self.known: KnownEnd | None = None
         self.time_zone: SystemZone | None = None
@@ -110,7 +107,13 @@ class Tracking:
     @property
     def is_behind(self) -> bool:
         """Whether a binlog waits for its lineage, or an older lineage is not uploaded yet."""
-        return bool(self._waiting or self._uploads.is_behind)
+        return bool(self._waiting or self._uploads.is_behind(self.coverage))
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The lineage that grows; None until one is known. Called by any thread."""
+        coverage = self.coverage
+        return coverage.lineage if coverage is not None else None
 
     @property
     def server_uuid(self) -> str:
@@ -138,14 +141,13 @@ class Tracking:
         return _end(self.lineage, self.last, self.known)
 
     @property
-    def newest_lineage(self) -> Lineage | None:
-        """The lineage that grows; while a new one has no binlog yet, the one that was left.
+    def newest(self) -> Coverage | None:
+        """Of the lineage that grows; while a new one has no binlog yet, of the one that was left.
 
         None until one was taken in: a claim names none, as it may come after a later one's. Called
         by any thread.
         """
-        lineage, left = self.lineage, self.known
-        return lineage or (left.lineage if left is not None else None)
+        return self.coverage or self._left
 
     def resume(self, known_end: KnownEnd, *, described: bool = True, ended: bool = False) -> None:
         """Continue a lineage after its end in the bucket.
@@ -165,12 +167,14 @@ class Tracking:
             if before is not None and before.time_zone is not None:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
-        self.lineage, self._described = lineage, described
-        durable = known_end.position
-        if self._left is not None and self._left[0] == lineage.id and self._uploads.is_behind:
-            durable = self._left[1].durable  # the rest of what is known is still on its way
-        self.coverage = Coverage(durable, known_end.incomplete)
-        self._uploads.open(lineage.id, self.coverage)
+        self._described = described
+        if self._left is not None and self._left.lineage.id == lineage.id:
+            self.coverage = self._left  # not all that is known of it need be in the bucket
+        else:
+            is_proved = known_end.closed or known_end.track is not None
+            durable = known_end.position if is_proved else None
+            self.coverage = Coverage(lineage, durable, known_end.incomplete)
+        self._uploads.open(self.coverage)
         if known_end.track is not None:
             self.admit(known_end.track)
         self.known = known_end
@@ -194,15 +198,13 @@ class Tracking:
         for track in [*self._open]:
             self.abandon(track)
         self._uploads.end_history()
-        if self.lineage is not None and self.coverage is not None:
-            self._covered_before = self.coverage.until
-            self._left = self.lineage.id, self.coverage
+        self._left = self.newest
         for track in self._waiting:
             _log.warning("left in the spool: nothing proves its history", binlog=track.name)
         self._waiting.clear()
         self._unsure.clear()
         self._handed = None
-        self.lineage = self.coverage = None
+        self.coverage = None
 
     def abandon(self, track: Track) -> None:
         """Give up a binlog that the source cannot finish: its bytes stay as chunks."""
@@ -236,16 +238,14 @@ class Tracking:
         for track in [*self._open]:
             self.abandon(track)
 
-    def covered_until(self) -> datetime | None:
-        """The time up to which every commit of the lineage is in the bucket.
+    def covered_until(self, newest: Coverage | None) -> datetime | None:
+        """The time up to which every commit of `newest` is in the bucket.
 
-        None for a new lineage while an older one is not uploaded yet. Without a lineage, the time
-        of the one before. Called by any thread.
+        None while an older lineage is not uploaded yet. Called by any thread.
         """
-        coverage = self.coverage
-        if coverage is None:
-            return self._covered_before
-        return coverage.until if not self._uploads.is_behind else None
+        if newest is None or self._uploads.is_behind(newest):
+            return None
+        return newest.until
 
     def seen(self, position: ServerPosition) -> None:
         """Note the source's position, if it is the lineage's own server. Called by the watch."""
@@ -268,9 +268,10 @@ class Tracking:
         `newest` is the newest binlog that it was seen to write. What it leaves out lies before the
         next one that a start of the server begins.
         """
-        lineage, last = self.newest_lineage, self.last
-        if lineage is None or uuid != lineage.server_uuid:
+        coverage, last = self.newest, self.last
+        if coverage is None or uuid != coverage.lineage.server_uuid:
             return
+        lineage = coverage.lineage
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
         first = max([*known, self._following or lineage.begin], key=lambda one: one.number)
         before = self.unlogged if self._witnessed == lineage.id else None
@@ -430,9 +431,8 @@ class Tracking:
             ask = partial(self._in_the_bucket, lineage, track)
             lineage, is_ours = self._uploads.wait_for(ask)
             if self.lineage is None:
-                self.lineage, self.coverage = lineage, Coverage(None, track.name)
-                empty_from = track.name if is_ours else None
-                self._uploads.open(lineage.id, self.coverage, empty_from)
+                self.coverage = Coverage(lineage, None, track.name)
+                self._uploads.open(self.coverage, track.name if is_ours else None)
             self._described = self._has_turn = True
         _check_first(track, lineage)
         self._pass_on_witness(lineage, track)

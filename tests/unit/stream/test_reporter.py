@@ -71,6 +71,8 @@ class Parts:
                 binlog=BinlogName.parse("b.000003"), offset=500, gtid_set=f"{UUID}:1-9"
             ),
             following=name(3),
+            lineage=replace(LINEAGE, first_binlog=name(1)),
+            grows=True,
             contradictions=0,
             has=lambda binlog: binlog in self.archived,
         )
@@ -88,9 +90,8 @@ class Parts:
         )
         self.tracking: Any = SimpleNamespace(
             coverage=self.coverage,
-            covered_until=lambda: self.covered,
-            lineage=(grows := replace(LINEAGE, first_binlog=name(1))),
-            newest_lineage=grows,
+            newest=self.coverage,
+            covered_until=lambda _: self.covered,
             server_uuid=UUID,
             is_behind=False,
         )
@@ -432,7 +433,7 @@ def test_before_the_source_and_the_lineage_are_known() -> None:
     """None, not 0."""
     parts = Parts()
     parts.watch.source_state = SourceState()
-    parts.tracking.coverage = parts.tracking.lineage = parts.tracking.newest_lineage = None
+    parts.tracking.coverage = parts.tracking.newest = None
     parts.runs.reached = lambda: None
     status = parts.status
     assert status.lag == Lag()
@@ -445,7 +446,7 @@ def test_nothing_is_durable_yet() -> None:
     parts = Parts()
     parts.coverage.durable, parts.coverage.following = None, name(1)
     parts.archived.clear()
-    parts.tracking.lineage = replace(LINEAGE, gtid_set=f"{UUID}:1-5")
+    parts.coverage.lineage = replace(LINEAGE, gtid_set=f"{UUID}:1-5")
     status = parts.status
     assert (status.lag.bytes, status.lag.transactions) == (2500, 4)
     assert status.purge.statement is None
@@ -569,7 +570,7 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
         asked.append(1)
         if len(asked) == 1:
             raise error
-        return [parts.tracking.lineage]
+        return [parts.coverage.lineage]
 
     store = MemoryStore()
     store.put(LAYOUT.backup(BACKUP.id), BACKUP.to_json())
@@ -577,7 +578,7 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
     parts.reporter.look_at_history(catalog)
     parts.reporter.look_at_history(catalog)
     assert (parts.status.history, len(asked)) == (None, 1)
-    parts.tracking.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
+    parts.coverage.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
     parts.reporter.look_at_history(catalog)
     assert len(asked) == 2
     assert parts.status.history is not None

@@ -62,6 +62,7 @@ from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.uploader import backoff
+from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT
@@ -1176,7 +1177,7 @@ def test_a_run_begins_with_a_question_on_a_new_connection(runs: Any) -> None:
     connections = [Asked(FACTS, b""), Asked(new, b"")]
     connections[1].close()  # it is made anew
     runs._connect = lambda: connections.pop(0)
-    runs._tracking.lineage = None
+    runs._tracking.coverage = None
     runs._resumption.next_run = lambda server, *_: server.facts()
     assert [runs._ask(), runs._ask()] == [FACTS, new]
 
@@ -1193,7 +1194,7 @@ def test_the_loop_goes_on_while_the_source_is_asked(runs: Any) -> None:
     stepped = threading.Event()
     runs._uploads.step = lambda _: stepped.set()
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._tracking.lineage = None
+    runs._tracking.coverage = None
 
     def next_run(*_: object) -> str:
         for _ in range(3):
@@ -1219,7 +1220,8 @@ def test_what_is_read_again_does_not_shorten_what_is_known(runs: Any, *, closed:
     again.state = TrackState.CLOSED if closed else again.state
     assert again.size < known.size
     runs._tracking.known = known_end
-    runs._tracking.lineage, runs._tracking._handed = HISTORY, again
+    runs._tracking.coverage = Coverage(HISTORY, None, FIRST)
+    runs._tracking._handed = again
     runs._connect = lambda: Asked(FACTS, b"")
     runs._resumption.next_run = lambda _, known_end, __: known_end
     asked = runs._ask()
@@ -1258,7 +1260,7 @@ def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -
 
     runs._uploads.step = step
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._tracking.lineage = None
+    runs._tracking.coverage = None
     runs._resumption.next_run = next_run
     with pytest.raises(SourceError, match="the histories part"):
         runs._ask()
