@@ -89,10 +89,7 @@ class Tracking:
         self._server_uuid = ""
         self._described = False
         self._left: Coverage | None = None  # of the lineage that grew before
-        self._rotates_to: BinlogName | None = (
-            None  # the end of the binlog before the first one taken in
-        )
-        self._following: BinlogName | None = None
+        self._resumed: KnownEnd | None = None  # where a lineage that is continued ended
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
         self.leaves_out: tuple[str, ...] | None = None
@@ -100,7 +97,7 @@ class Tracking:
         self.known: KnownEnd | None = None
         self.time_zone: SystemZone | None = None
         self._gtids_outside = ""
-        self._said: tuple[str, ...] | None = None  # to the writer before, of the binlog `following`
+        self._said: tuple[str, ...] | None = None  # to the writer before, of the first binlog
         self.started_at: datetime | None = None
         self._said_before: tuple[SystemZone, BinlogName | None] | None = None
 
@@ -159,7 +156,7 @@ class Tracking:
         self._leave_server(lineage.server_uuid)
         self._leave()
         self._has_turn = ended
-        self._following, self._rotates_to = known_end.incomplete, known_end.rotated_to
+        self._resumed = replace(known_end, track=None)
         before = self._writer.before(lineage.id)
         self._said = before.leaves_out if before else None
         if lineage.id != self._witnessed:
@@ -186,7 +183,7 @@ class Tracking:
         self._leave()
         self._has_turn = False
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
-        self._following = self._rotates_to = self._said = None
+        self._resumed = self._said = None
 
     def _leave_server(self, server_uuid: str) -> None:
         """Forget what the server said of itself, if the history goes on at another one."""
@@ -273,7 +270,8 @@ class Tracking:
             return
         lineage = coverage.lineage
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
-        first = max([*known, self._following or lineage.begin], key=lambda one: one.number)
+        begin = self._resumed.incomplete if self._resumed is not None else lineage.begin
+        first = max([*known, begin], key=lambda one: one.number)
         before = self.unlogged if self._witnessed == lineage.id else None
         if before is not None:  # the binlogs from there on are not read yet
             self.unlogged = replace(before, last=None)
@@ -331,7 +329,9 @@ class Tracking:
         """Take a binlog in. It goes to the uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
         track.time_zone = self._zone_of(track)
-        before = self._said if track.name == self._following else None
+        resumed = self._resumed
+        is_first = resumed is not None and track.name == resumed.incomplete
+        before = self._said if is_first else None
         track.leaves_out = _all_of(before, self.leaves_out)
         track.gtids_outside = self._gtids_outside
         self._open.append(track)
@@ -368,14 +368,17 @@ class Tracking:
 
     def _left_out(self, track: Track) -> str:
         """Why rows are missing before this binlog, which is the next of its lineage; "" if none."""
-        before, lineage = self._handed, self.lineage
+        before, lineage, resumed = self._handed, self.lineage, self._resumed
         if lineage is None or track.name == lineage.first_binlog:
             return ""
-        if before is None and track.name != self._following:
+        if before is not None:
+            expected, rotates_to = before.name.next(), before.next_binlog
+        elif resumed is not None:
+            expected, rotates_to = resumed.incomplete, resumed.rotated_to
+        else:
             return ""
-        if before is not None and before.name.next() != track.name:
+        if track.name != expected:
             return ""
-        rotates_to = before.next_binlog if before is not None else self._rotates_to
         rotated, started = rotates_to == track.name, track.started
         unlogged = self.unlogged if self._witnessed == lineage.id else None
         seen = unlogged is not None and started and unlogged.covers(track.name)

@@ -1239,6 +1239,31 @@ def test_what_is_read_again_does_not_shorten_what_is_known(runs: Any, *, closed:
         assert given_up.parent.offset == known.size
 
 
+def test_refusals_are_counted_where_the_source_was_asked(runs: Any) -> None:
+    """Not where it is known to end: what was read meanwhile is brought in before it is asked again.
+
+    Else the third refusal, after which the history goes on behind a gap, would come one sooner.
+    """
+    made = two_of_a_server(NOW)[0]
+    runs._tracking.coverage = Coverage(HISTORY, None, FIRST)
+    runs._tracking._handed = begun_track(made, len(made.data))
+    runs._tracking._uploads = SimpleNamespace(done=True)
+    runs._connect = lambda: Asked(FACTS, b"")
+    runs._resumption.next_run = lambda *_: "there"
+    runs.memory = Memory().asked_at(FilePosition(FIRST, 4))
+    refused = SourceError("it cannot be sent", unservable=True)
+    for refusals in (1, 2):
+        runs.memory = runs.memory.learned(refused, None)
+        assert runs.memory.refusals == refusals
+    assert runs._bring_in() is Event.DONE
+    runs._ask()
+    assert runs.memory.refusals == 0
+    for is_left in (False, False, True):
+        runs.memory = runs.memory.learned(refused, None)
+        assert bool(runs.memory.doubt and runs.memory.doubt.refused) is is_left
+        runs._ask()
+
+
 def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -> None:
     """The answer is out of date: it was given to another question."""
     asked = threading.Event()
