@@ -188,7 +188,10 @@ class Loop:
             self._start_threads()
             self._serve()
         except (GapError, SourceError) as error:
-            self._bring_in()
+            try:
+                self._runs.bring_in()  # nothing else may have these bytes
+            except Binlog2s3Error as later:
+                _log.error("not all of the spool could be uploaded", later)
             self._stop.fail(error)
         except StoreError as error:
             if not self._stop.signal:  # else the signal ended the request that the loop waited for
@@ -231,17 +234,6 @@ class Loop:
             self._tracking.known = course.known_end
         for name in (*known.in_parts, *(binlog.name for binlog in found.undescribed)):
             self._uploads.sweep(name)
-
-    def _bring_in(self) -> None:
-        """Upload the spool: the source cannot continue, and nothing else may have these bytes."""
-        last = self._tracking.last
-        if last is not None and not last.closed:
-            self._tracking.abandon(last)
-        try:
-            while not (self._stop.event.is_set() or self._tracking.done):
-                self._runs.work(_POLL_SECONDS)
-        except Binlog2s3Error as error:
-            _log.error("not all of the spool could be uploaded", error)
 
     def _end(self) -> int:
         """Stop reading, give running requests a few seconds, and make the spool durable."""

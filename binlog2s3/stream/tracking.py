@@ -204,12 +204,18 @@ class Tracking:
         self.coverage = None
 
     def abandon(self, track: Track) -> None:
-        """Give up a binlog that the source cannot finish: its bytes stay as chunks."""
+        """Give up a binlog that the source cannot finish: its bytes stay as chunks.
+
+        What has not begun is forgotten: nothing says which history it is of.
+        """
         if track not in self._open:
+            return
+        _log.warning("the binlog cannot be completed", binlog=track.name, size=track.size)
+        if not track.begun:
+            self.forget(track)
             return
         self._open.remove(track)
         self._uploads.abandon(track)
-        _log.warning("the binlog cannot be completed", binlog=track.name, size=track.size)
 
     def forget(self, track: Track) -> None:
         """Upload nothing more of a binlog: it is of another history, or is read again."""

@@ -51,7 +51,7 @@ from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWh
 from binlog2s3.stream.archive_end import known_end_of
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, unservable
 from binlog2s3.stream.remote import sweep
-from binlog2s3.stream.resume import NextRun
+from binlog2s3.stream.resume import Doubt, NextRun
 from binlog2s3.stream.retry import delay
 from binlog2s3.stream.run import Event, Memory, Run, Runs, State
 from binlog2s3.stream.shutdown import Stop
@@ -1255,13 +1255,29 @@ def test_refusals_are_counted_where_the_source_was_asked(runs: Any) -> None:
     for refusals in (1, 2):
         runs.memory = runs.memory.learned(refused, None)
         assert runs.memory.refusals == refusals
-    assert runs._bring_in() is Event.DONE
+    assert runs._before_asking() is Event.DONE
     runs._ask()
     assert runs.memory.refusals == 0
     for is_left in (False, False, True):
         runs.memory = runs.memory.learned(refused, None)
         assert bool(runs.memory.doubt and runs.memory.doubt.refused) is is_left
         runs._ask()
+
+
+def test_a_first_binlog_of_which_no_more_comes_is_not_waited_for(runs: Any) -> None:
+    """The source was refused twice, and is asked again."""
+    made = two_of_a_server(NOW)[0]
+    torn = begun_track(made, made.ends[0])
+    assert not torn.begun
+    runs._tracking._uploads = SimpleNamespace(
+        done=True, abandon=lambda _: None, drop=lambda _: None, counts=Counts()
+    )
+    runs._tracking.admit(torn)
+    rounds = iter(range(100))
+    runs._uploads.step = lambda _: next(rounds)
+    runs.memory = Memory(doubt=Doubt(why="it cannot be sent"))
+    assert runs._before_asking() is Event.DONE
+    assert runs._tracking.last is None
 
 
 def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -> None:

@@ -415,6 +415,22 @@ def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
     assert not any(name(1) in run.files() for run in bench.spool.runs())
 
 
+def test_a_binlog_that_has_not_begun_and_cannot_be_finished_holds_up_nothing(bench: Bench) -> None:
+    """The source gives no more of it: nothing waits for it, and the next one does not either."""
+    bench.tracking.begin(UUID_A, "mysql", None)
+    bench.admit(1, binlog(1, end=True))
+    torn = bench.admit(2, binlog(2)[:130])
+    bench.settle()
+    assert not bench.tracking.done
+    bench.tracking.abandon(torn)
+    assert bench.tracking.done
+    assert bench.tracking.end is not None
+    assert bench.tracking.end.last == name(1)
+    bench.admit(3)
+    bench.settle()
+    assert bench.readable(bench.lineage) == {"b.000001": "archived", "b.000003": "open"}
+
+
 def test_a_binlog_that_is_forgotten_leaves_no_trace(bench: Bench) -> None:
     """It is of another history, or read anew: neither uploaded nor waited for."""
     begin(bench)
