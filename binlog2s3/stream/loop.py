@@ -349,7 +349,8 @@ class Loop:
             self._uploads.try_again()
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
-        self._pulse.failed(error, time.monotonic())
+        self._uploads.counts.failed(error)
+        self._pulse.failed(time.monotonic())
         if threading.current_thread() is threading.main_thread():
             self._alive.tell()  # the loop itself waits for this request
         _log.recurring(

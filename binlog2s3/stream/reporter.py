@@ -20,7 +20,7 @@ from binlog2s3.archive.drills import latest, newest
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.values import Config
-from binlog2s3.errors import ArchiveError, StoreError, UnloggedError
+from binlog2s3.errors import ArchiveError, UnloggedError
 from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.log import Log
 from binlog2s3.status.lag import (
@@ -66,7 +66,7 @@ _BEAT_SLACK_SECONDS = 5.0
 
 
 class Pulse:
-    """The failures of requests that are being retried. Thread-safe.
+    """Since when requests that are being retried have failed. Thread-safe.
 
     A thread makes one request at a time, so its failure ends with that request. If the request is
     given up, the next one that succeeds shows that the store is back.
@@ -77,22 +77,15 @@ class Pulse:
         self._given_up: float | None = None  # since when one failed that was given up
         self._lock = threading.Lock()
         self._back_at = -math.inf  # when a request that had failed succeeded, the last time
-        self.error = ""
-        self.hint = ""
-        self.error_at: datetime | None = None
-        self.errors = 0
 
     @property
     def failing_since(self) -> float | None:
         """When the request that has been failing for longest began to fail; None without one."""
         return min(self._failing.copy().values(), default=None)
 
-    def failed(self, error: StoreError, now: float) -> None:
+    def failed(self, now: float) -> None:
         """The calling thread's request failed and is retried."""
         self._failing.setdefault(threading.get_ident(), now)
-        self.error, self.hint = str(error), error.hint
-        self.error_at = datetime.now(UTC)
-        self.errors += 1
 
     def over(self, *, succeeded: bool, now: float) -> tuple[float, bool] | None:
         """The calling thread's request succeeded, or was given up after a failure.
@@ -184,7 +177,7 @@ class Reporter:
         silent = self._since(now, self._work_since, self._act_at)
         job = stock.failing if stock else None
         failing = least([job.since if job else None, pulse.failing_since])
-        error, _, hint = self._store_error()
+        _, error, hint = self._uploads.counts.last_error
         if job is not None and job.since == failing:
             error, hint = job.error, job.hint
         beaten = self._writer.beaten_at
@@ -208,7 +201,7 @@ class Reporter:
             store_takes=self._takes(now),
             clean_up_error=self._uploads.counts.clean_up_error,
             store_failing=now - failing if failing is not None else None,
-            store_silent=max(0.0, silent - self._flush_interval),
+            store_silent=max(0.0, silent - self._uploads.pace.flush_interval),
             beat_late=0.0
             if beaten is None
             else max(0.0, now - beaten - 2 * interval - _BEAT_SLACK_SECONDS),
@@ -233,17 +226,6 @@ class Reporter:
             or place.offset - reached.offset > self._config.s3.part_size
         )
 
-    def _store_error(self) -> tuple[str, datetime | None, str]:
-        """The last error of a request, when it was, and its hint; "", None and "" without one."""
-        failed, pulse = self._uploads.counts.last_error, self._pulse
-        last = [failed] if failed else []
-        if pulse.error_at is not None:
-            last.append((pulse.error_at, pulse.error, pulse.hint))
-        if not last:
-            return "", None, ""
-        moment, text, hint = max(last)
-        return text, moment, hint
-
     def status(self) -> Status:
         """The status at this moment."""
         now, source_state, stock, config = (
@@ -259,7 +241,7 @@ class Reporter:
         covered = self._writer.furthest_covered(named, self._tracking.covered_until(coverage))
         lag = self._lag(now, source_state, stock, durable, covered)
         me = self._writer.me
-        text, moment, _ = self._store_error()
+        moment, text, _ = self._uploads.counts.last_error
         child, run, source = self._runs, self._runs.run, self._source(now, source_state)
         paused = child.pressure.paused
         newest, at = stock.newest_commit_us if stock else None, datetime.now(UTC)
@@ -278,7 +260,7 @@ class Reporter:
             covered_until=covered,
             latest=latest_of([covered, moment_of(newest) if newest else None], at),
             lag=lag,
-            flush_interval=self._flush_interval,
+            flush_interval=self._uploads.pace.flush_interval,
             spool=self._spool(stock.room, paused=paused) if stock and stock.room else None,
             uploads=stock.uploads if stock else None,
             child=ChildStatus(
@@ -291,7 +273,7 @@ class Reporter:
                 last_success_at=self._wall(now, self._act_at),
                 last_error=text,
                 last_error_at=moment,
-                errors=self._pulse.errors + self._uploads.counts.failures,
+                errors=self._uploads.counts.failures,
             ),
             totals=self._totals() if stock else None,
             purge=self._purge(source_state, lag),
@@ -309,11 +291,6 @@ class Reporter:
             min_free_bytes=room.min_free,
             paused=paused,
         )
-
-    @property
-    def _flush_interval(self) -> float:
-        stock = self._uploads.stock
-        return stock.flush_interval if stock else self._config.stream.flush_interval
 
     def _totals(self) -> Totals:
         counts = self._uploads.counts

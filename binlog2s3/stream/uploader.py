@@ -101,12 +101,10 @@ class Stock:
 
     `room` is None if the spool could never be measured. `failing`: the request that is longest
     without success, None if none fails. `oldest_commit_us`: of the oldest
-    transaction that is not durable; `newest_commit_us`: of the newest that is. `flush_interval`: in
-    seconds, longer than asked for if the link is slow.
+    transaction that is not durable; `newest_commit_us`: of the newest that is.
     """
 
     uploads: UploadStatus
-    flush_interval: float
     room: Room | None = None
     failing: Failing | None = None
     oldest_commit_us: int | None = None
@@ -226,8 +224,7 @@ class Uploader:
         )
         is_empty = track.name == self._empty_from  # the first time that it is added
         self._empty_from = track.name.next() if is_empty else None
-        held = Held(asked=is_empty)
-        self._jobs[track] = job = Job(track, place, coverage, held=held, copies=self._copies)
+        self._jobs[track] = job = Job(track, place, coverage, held=Held(asked=is_empty))
         if track.floor:
             job.continues_at(track.floor)
 
@@ -327,7 +324,6 @@ class Uploader:
         parts = PutPart | CopyPart | PutChunk
         commits = [job.track.commits for job in jobs]
         return Stock(
-            flush_interval=self.pace.flush_interval,
             uploads=UploadStatus(
                 binlogs=len(jobs),
                 closed_binlogs=self.pending,
@@ -461,7 +457,7 @@ class Uploader:
             closed=job.track.closed,
             held=job.held,
             chunked=self._in_chunks(job),
-            copies=job.copies,
+            copies=self._copies and job.copies,
             flushes=job.flushes,
             due=due,
             late=job.late(now, self.pace.flush_interval),
@@ -722,16 +718,13 @@ class Uploader:
             return
         if isinstance(action, CopyPart) and isinstance(error, UnsupportedError):
             self._copies = False
-            for other in self._jobs.values():
-                other.copies = False
             _log.warning("the store copies no parts: they are sent", binlog=job.track.name,
                          error=error)  # fmt: skip
             return
         job.forget()
         now = self._clock()
         failing = job.failed(action, error, now)
-        self.counts.failures += 1
-        self.counts.last_error = (datetime.now(UTC), str(error), error.hint)
+        self.counts.failed(error)
         quick = isinstance(error, PreconditionError) and failing.failures == 1
         if isinstance(action, CopyPart) and not error.transient and not missing:
             quick = True

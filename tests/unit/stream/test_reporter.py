@@ -48,7 +48,7 @@ def stock(*, unsaved_bytes: int = 0, closed_binlogs: int = 0, **known: Any) -> S
     uploads = UploadStatus(
         binlogs=1, unsaved_bytes=unsaved_bytes, closed_binlogs=closed_binlogs, requests_in_flight=2
     )
-    return Stock(**{"uploads": uploads, "flush_interval": 1.0, **known})
+    return Stock(uploads=uploads, **known)
 
 
 class Parts:
@@ -125,6 +125,11 @@ class Parts:
             clock=lambda: self.now,
         )
         self.answer()
+
+    def failed(self, error: StoreError, now: float) -> None:
+        """A request of this thread has failed, and is repeated."""
+        self.counts.failed(error)
+        self.pulse.failed(now)
 
     def _room(self, _: object) -> Room:
         if isinstance(self.disk, SpoolError):
@@ -265,7 +270,8 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     parts.stock = stock()
     parts.go(2)
     assert parts.codes == []
-    parts.stock = stock(unsaved_bytes=5, flush_interval=150.0)
+    parts.stock = stock(unsaved_bytes=5)
+    parts.uploads.pace.flush_interval = 150.0
     parts.go(205)
     assert parts.status.healthy
     parts.go(10)
@@ -275,8 +281,8 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
 def test_a_request_that_fails_again_and_again() -> None:
     """From its first failure on until it succeeds, whatever else does; others go on failing."""
     parts = Parts()
-    other = threading.Thread(target=parts.pulse.failed, args=(StoreError("500"), parts.now + 20))
-    parts.pulse.failed(StoreError("503", hint="wait"), parts.now)
+    other = threading.Thread(target=parts.failed, args=(StoreError("500"), parts.now + 20))
+    parts.failed(StoreError("503", hint="wait"), parts.now)
     other.start()
     other.join()
     parts.go(4)
@@ -290,7 +296,7 @@ def test_a_request_that_fails_again_and_again() -> None:
     assert parts.pulse.over(succeeded=True, now=parts.now) is not None
     assert parts.pulse.failing_since == parts.now - 14
     assert parts.codes == [("store", "warning")]
-    parts.pulse.failed(StoreError("503 again"), parts.now)
+    parts.failed(StoreError("503 again"), parts.now)
     assert parts.pulse.over(succeeded=False, now=parts.now) is None
     assert parts.pulse.over(succeeded=True, now=parts.now) == (0, False), "one is over, not all"
     parts.go(31)
@@ -314,8 +320,8 @@ def test_an_upload_that_fails_again_and_again() -> None:
 def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
     """Also on an idle source, which brings nothing into the bucket; others go on failing."""
     parts = Parts()
-    other = threading.Thread(target=parts.pulse.failed, args=(StoreError("500"), parts.now + 20))
-    parts.pulse.failed(StoreError("503"), parts.now)
+    other = threading.Thread(target=parts.failed, args=(StoreError("500"), parts.now + 20))
+    parts.failed(StoreError("503"), parts.now)
     other.start()
     other.join()
     parts.go(31)
@@ -324,7 +330,7 @@ def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
     assert parts.pulse.failing_since == parts.now - 11
     parts.go(1)
     assert parts.codes == [("store", "warning")]
-    parts.pulse.failed(StoreError("503"), parts.now)
+    parts.failed(StoreError("503"), parts.now)
     assert parts.pulse.over(succeeded=False, now=parts.now) is None
     assert parts.pulse.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
     assert parts.pulse.over(succeeded=True, now=parts.now) is None
@@ -535,7 +541,7 @@ def test_a_heartbeat_is_of_one_moment() -> None:
         status=parts.reporter.status,
     )
     vars(parts.tracking).update(time_zone=None, unlogged=None, leaves_out=())
-    parts.pulse.failed(StoreError("503"), parts.now)
+    parts.failed(StoreError("503"), parts.now)
     parts.go(31)
     beat = Loop._progress(loop, BEAT)
     assert beat.status is not None
