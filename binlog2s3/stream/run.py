@@ -632,13 +632,7 @@ class Runs:
         if next_run.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(next_run.begin)
         self._watch.follow(next_run.facts.uuid, next_run.listed)
-        self._tracking.follow(
-            next_run.listed,
-            next_run.leaves_out,
-            next_run.time_zone,
-            next_run.started_at,
-            next_run.gtids_outside,
-        )
+        self._tracking.follow(next_run)
         self.run = Run(directory, next_run, child, tailer)
         return Event.SENDS_AGAIN if next_run.overlap is not None else Event.SENDS_NEW
 

@@ -7,7 +7,7 @@ ends, everything of it that was read is still uploaded. A lineage ends where the
 rows out: no binlog is handed on beyond that place.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -36,6 +36,7 @@ from binlog2s3.stream.archive_end import known_end_of
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import describe, renamed
 from binlog2s3.stream.tail import Track, TrackState
@@ -56,10 +57,9 @@ class Tracking:
     """Follows binlogs until they are closed.
 
     `coverage` is of the lineage that grows, None until the first lineage is known. `unlogged`: the
-    lineage's source was seen without a binlog. `leaves_out`: what the source said its binlogs do
-    not have, None if it was not asked yet. `time_zone`: the source's, when the last run began;
-    `started_at`: since when it is that. `known` is where the known history ended when the source
-    was asked last, or with the lineage that was left: see `end`. None before the first lineage.
+    lineage's source was seen without a binlog. `known` is where the known history ended when the
+    source was asked last, or with the lineage that was left: see `end`. None before the first
+    lineage.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class Tracking:
         self._handed: Track | None = None  # the last one whose lineage is known
         self._unsure: set[BinlogName] = set()
         self._past: Mapping[BinlogName, int] = {}
-        self._newest: BinlogName | None = None
         self._parent: Parent | None = None
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
@@ -92,13 +91,10 @@ class Tracking:
         self._resumed: KnownEnd | None = None  # where a lineage that is continued ended
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
-        self.leaves_out: tuple[str, ...] | None = None
         self.coverage: Coverage | None = None
         self.known: KnownEnd | None = None
-        self.time_zone: SystemZone | None = None
-        self._gtids_outside = ""
+        self._run: NextRun | None = None  # the last one, and what the server said before it
         self._said: tuple[str, ...] | None = None  # to the writer before, of the first binlog
-        self.started_at: datetime | None = None
         self._said_before: tuple[SystemZone, BinlogName | None] | None = None
 
     @property
@@ -188,7 +184,7 @@ class Tracking:
     def _leave_server(self, server_uuid: str) -> None:
         """Forget what the server said of itself, if the history goes on at another one."""
         if server_uuid != self.server_uuid:
-            self.time_zone = self.started_at = self._said_before = None
+            self._said_before = None
 
     def _leave(self) -> None:
         """End the history that was taken in so far: no open binlog of it will be closed."""
@@ -286,31 +282,31 @@ class Tracking:
         self.unlogged = Unlogged(since=datetime.now(UTC), first=first, last=None)
         _log.warning("the source writes no binlog: a gap will be recorded", lineage=lineage.id)
 
-    def follow(
-        self,
-        listed: Iterable[ServerBinlog],
-        leaves_out: tuple[str, ...] | None = None,
-        time_zone: SystemZone | None = None,
-        started_at: datetime | None = None,
-        gtids_outside: str = "",
-    ) -> None:
-        """Note what the server said before the run that begins now: its binlogs, oldest first.
+    @property
+    def time_zone(self) -> SystemZone | None:
+        """The time zone of the server when the last run began. Called by any thread."""
+        run = self._run
+        return run.time_zone if run is not None and run.facts.uuid == self.server_uuid else None
 
-        `leaves_out`: what it said that its binlogs do not have; a binlog that is open has what was
-        said before, too. `time_zone`: its own since it was `started_at`. `gtids_outside`: see
-        `Lineage`.
+    @property
+    def leaves_out(self) -> tuple[str, ...] | None:
+        """What the source said its binlogs do not have; None if it was not asked yet."""
+        return self._run.leaves_out if self._run is not None else None
+
+    def follow(self, run: NextRun) -> None:
+        """Note what the server said before the run that begins now.
+
+        An open binlog has what was said before, too.
         """
-        if self.time_zone is not None and self.started_at != started_at:
-            self._said_before = self.time_zone, self._newest
-        self.leaves_out, self.time_zone, self.started_at = leaves_out, time_zone, started_at
-        self._gtids_outside = gtids_outside
-        sizes = {row.name: row.size for row in listed}
-        self._newest = max(sizes, default=None)
-        self._past = {name: size for name, size in sizes.items() if name != self._newest}
+        before, zone, newest = self._run, self.time_zone, max(row.name for row in run.listed)
+        if before is not None and zone is not None and before.started_at != run.started_at:
+            self._said_before = zone, max(row.name for row in before.listed)
+        self._run = run
+        self._past = {row.name: row.size for row in run.listed if row.name != newest}
         for track in self._open:  # of an earlier process
-            track.leaves_out = _all_of(track.leaves_out, leaves_out)
+            track.leaves_out = _all_of(track.leaves_out, run.leaves_out)
             track.time_zone = track.time_zone or self._zone_of(track)
-            track.gtids_outside = gtids_outside
+            track.gtids_outside = run.gtids_outside
 
     def _zone_of(self, track: Track) -> SystemZone | None:
         """The server's time zone while it wrote a binlog; None if nobody has asked it then.
@@ -318,17 +314,17 @@ class Tracking:
         A binlog from before the server's start was written in the zone of then. What the server
         said before counts for the binlog that it wrote then, and for all if it says the same now.
         """
-        started_at, before = self.started_at, self._said_before
+        run, before, now = self._run, self._said_before, self.time_zone
         if not track.begun:
             return None
-        if started_at is None or before is None:
-            return self.time_zone
+        if run is None or run.started_at is None or before is None:
+            return now
         # one that is as old as the start, to the second, is its first one, or from before it
-        if (track.created_at, track.started) >= (started_at, True):
-            return self.time_zone
+        if (track.created_at, track.started) >= (run.started_at, True):
+            return now
         zone, newest = before
-        if self.time_zone is not None and not differs(zone, self.time_zone):
-            return self.time_zone
+        if now is not None and not differs(zone, now):
+            return now
         return zone if track.name == newest else None
 
     def admit(self, track: Track) -> None:
@@ -339,7 +335,7 @@ class Tracking:
         is_first = resumed is not None and track.name == resumed.incomplete
         before = self._said if is_first else None
         track.leaves_out = _all_of(before, self.leaves_out)
-        track.gtids_outside = self._gtids_outside
+        track.gtids_outside = self._run.gtids_outside if self._run is not None else ""
         self._open.append(track)
         self._waiting.append(track)
 

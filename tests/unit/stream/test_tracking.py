@@ -124,6 +124,24 @@ class Bench:
         self.wants_list |= self.tracking.judge({})
         return track
 
+    def follow(
+        self,
+        listed: tuple[ServerBinlog, ...],
+        leaves_out: tuple[str, ...] | None = None,
+        time_zone: SystemZone | None = None,
+        started_at: datetime | None = None,
+    ) -> None:
+        """A run begins, before which the server has said this."""
+        run: Any = SimpleNamespace(
+            facts=SimpleNamespace(uuid=self.tracking.server_uuid),
+            listed=listed,
+            leaves_out=leaves_out,
+            time_zone=time_zone,
+            started_at=started_at,
+            gtids_outside="",
+        )
+        self.tracking.follow(run)
+
     def perform(self, lineage: str = "", number: int = 0) -> None:
         """All requests are made, or those of a lineage, or of a binlog, alone."""
         waiting = []
@@ -598,7 +616,8 @@ def rows(*sizes: int) -> tuple[ServerBinlog, ...]:
 
 def behind_a_crash(bench: Bench, *sizes: int) -> Track:
     """A binlog without an end, the next one has begun; the run began when this was listed."""
-    bench.tracking.follow(rows(*sizes))
+    if sizes:
+        bench.follow(rows(*sizes))
     bench.tracking.begin(UUID_A, "mysql", None)
     track = bench.admit(1)
     track.state = TrackState.FOLLOWED
@@ -653,7 +672,7 @@ def test_what_is_read_has_the_sources_time_zone(bench: Bench) -> None:
     first = bench.track(bench.run(), 1, binlog(1))
     bench.tracking.admit(first)
     assert first.time_zone is None
-    bench.tracking.follow((), None, zone)
+    bench.follow(rows(1), None, zone)
     bench.tracking.judge({})
     assert first.time_zone == zone
     assert bench.tracking.lineage is not None
@@ -667,15 +686,15 @@ def test_an_open_binlog_has_all_that_the_source_said_of_it(bench: Bench) -> None
     The next binlog has what was said last.
     """
     bench.tracking.begin(UUID_A, "mysql", None)
-    bench.tracking.follow((), ("a=1",))
+    bench.follow(rows(1), ("a=1",))
     first = bench.admit(1)
-    bench.tracking.follow((), ("b=2",))
+    bench.follow(rows(1), ("b=2",))
     assert first.leaves_out == ("a=1", "b=2")
     assert bench.admit(2).leaves_out == ("b=2",)
     lineage = bench.lineage
     bench.said["leaves_out"] = ("a=1",)
     bench.tracking.resume(after(lineage, 2))
-    bench.tracking.follow((), ())
+    bench.follow(rows(1), ())
     assert bench.admit(3).leaves_out == ("a=1",)
     assert bench.admit(4).leaves_out == ()
 
@@ -701,7 +720,7 @@ def test_a_binlog_from_before_a_start_of_the_server_has_the_zone_of_then(
     now = TOKYO if same else UTC_ZONE
     started = datetime.fromtimestamp(NOW + 100, UTC)
     resumed(bench, TOKYO, 2)
-    bench.tracking.follow(rows(1, 2, 3, 4), None, now, started)
+    bench.follow(rows(1, 2, 3, 4), None, now, started)
     second = bench.admit(2, binlog(2, end=True))
     third = bench.admit(3, binlog(3, end=True, timestamp=NOW + 100))
     fourth = bench.admit(4, binlog(4, end=True, timestamp=NOW + 100, started=True))
@@ -713,8 +732,8 @@ def test_a_start_of_the_server_between_two_runs(bench: Bench) -> None:
     """What one run was told counts for the binlog that the server wrote then."""
     begin(bench)
     first, second = (datetime.fromtimestamp(NOW + more, UTC) for more in (0, 100))
-    bench.tracking.follow(rows(1, 2), None, TOKYO, first)
-    bench.tracking.follow(rows(1, 2, 3), None, UTC_ZONE, second)
+    bench.follow(rows(1, 2), None, TOKYO, first)
+    bench.follow(rows(1, 2, 3), None, UTC_ZONE, second)
     assert bench.admit(2, binlog(2, end=True)).time_zone == TOKYO
     last = binlog(3, timestamp=NOW + 100, started=True)
     assert bench.admit(3, last).time_zone == UTC_ZONE
@@ -723,9 +742,9 @@ def test_a_start_of_the_server_between_two_runs(bench: Bench) -> None:
 def test_what_another_server_said_is_forgotten(bench: Bench) -> None:
     """Its binlogs have the same names."""
     begin(bench)
-    bench.tracking.follow(rows(1, 2), None, TOKYO, datetime.fromtimestamp(NOW, UTC))
+    bench.follow(rows(1, 2), None, TOKYO, datetime.fromtimestamp(NOW, UTC))
     bench.tracking.begin(UUID_B, "mysql", None)
-    bench.tracking.follow(rows(1, 2), None, UTC_ZONE, datetime.fromtimestamp(NOW + 100, UTC))
+    bench.follow(rows(1, 2), None, UTC_ZONE, datetime.fromtimestamp(NOW + 100, UTC))
     assert bench.admit(2, binlog(2)).time_zone == UTC_ZONE
 
 
