@@ -170,11 +170,9 @@ class World:
 
     def remember(self, process: Process) -> None:
         """What a process believes, and has told its heartbeat."""
-        tracking = process.tracking
-        if tracking.lineage is not None and tracking.coverage is not None:
-            self.promises.remember(
-                process.uploads, tracking.lineage.id, tracking.coverage, process.writer
-            )
+        coverage = process.tracking.coverage
+        if coverage is not None:
+            self.promises.remember(process.uploads, coverage, process.writer)
 
     def keep(self, directory: Path) -> State:
         files = {

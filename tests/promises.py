@@ -141,9 +141,7 @@ class Promises:
 
     # what was told
 
-    def remember(
-        self, uploader: Uploader, lineage: str, coverage: Coverage, process: object
-    ) -> None:
+    def remember(self, uploader: Uploader, coverage: Coverage, process: object) -> None:
         """What a streamer says is durable, and what the store has told it that it has.
 
         What a process says of that never goes back.
@@ -158,7 +156,7 @@ class Promises:
             assert durable.gtid_set == self.source.gtids_at(last, durable.offset)
             assert durable.place >= self.reported.get(process, durable.place)
             self.reported[process] = durable.place
-            self.promise_all(lineage, last, durable.offset)
+            self.promise_all(coverage.lineage.id, last, durable.offset)
 
     def promise_all(self, lineage: str, last: BinlogName, offset: int) -> None:
         """Everything up to a place is durable."""

@@ -214,7 +214,7 @@ class Streamer:
         self._catalog = Catalog(store, LAYOUT)
         known = archive_end(self._catalog, HISTORY)
         self.before = known.last
-        self.coverage = Coverage(None, known.following)
+        self.coverage = Coverage(HISTORY, None, known.following)
         self.uploader = Uploader(
             config(directory, part, flush_interval),
             store=store,
@@ -227,7 +227,7 @@ class Streamer:
             backoff=lambda failures: 0.0,
             clock=clock,
         )
-        self.uploader.open(LINEAGE, self.coverage)
+        self.uploader.open(self.coverage)
         if known.last is not None:
             self.uploader.sweep(known.last)
         self.tracks: dict[BinlogName, Track] = {}

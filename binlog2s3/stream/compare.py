@@ -19,6 +19,7 @@ from typing import TypeVar
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.reader import Readable
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.events import CHECKSUM_SIZE
 from binlog2s3.binlog.fingerprint import Fingerprint
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, parse
@@ -48,13 +49,12 @@ OpenProbe = Callable[[BinlogName], tuple[SpoolRun, Child]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """The last common place, and the GTIDs executed there.
+    """The last common position.
 
     `whole`: the source has all bytes that the bucket has of this binlog.
     """
 
-    place: FilePosition
-    gtids: Gtids | None
+    position: Position
     whole: bool
     transactions: int
 
@@ -193,8 +193,10 @@ class Finder:
         if not scanner.events:
             return None
         return Common(
-            place=FilePosition(name, scanner.transaction_end),
-            gtids=None if scanner.anonymous else scanner.gtids_at_end,
+            position=Position.of(
+                FilePosition(name, scanner.transaction_end),
+                None if scanner.anonymous else scanner.gtids_at_end,
+            ),
             whole=whole,
             transactions=scanner.transactions,
         )
@@ -306,11 +308,11 @@ def _fingerprints(
     return found
 
 
-def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> tuple[FilePosition, Gtids] | None:
-    """The last place of a lineage up to which a server has executed all GTIDs.
+def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> Position | None:
+    """The last position of a lineage up to which a server has executed all GTIDs.
 
-    Returns it, and the GTID set there; None if it cannot be found, also where the
-    numbers of a MariaDB go back: they do not tell what a server has executed of that binlog.
+    None if it cannot be found, also where the numbers of a MariaDB go back: they do not tell what a
+    server has executed of that binlog.
     """
     for name in reversed(catalog.sizes(lineage)):
         try:
@@ -323,7 +325,7 @@ def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> tuple[FilePositi
             end, there = found
             if there.transactions or not _went_back_before(catalog, lineage, name):
                 assert there.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
-                return FilePosition(name, end), there.gtids_at_end
+                return Position.of(FilePosition(name, end), there.gtids_at_end)
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
                          binlog=name, error=error)  # fmt: skip

@@ -161,21 +161,15 @@ Course = GoOn | Begin | Contradicts
 
 
 def parent(
-    known_end: KnownEnd,
-    join: Join,
-    *,
-    place: FilePosition | None = None,
-    gtids: Gtids | None = None,
-    missing: str = "",
+    known_end: KnownEnd, join: Join, *, at: Position | None = None, missing: str = ""
 ) -> Parent:
-    """The parent of a lineage that begins after this end, or after a place before it."""
-    binlog, offset = place or (known_end.last, known_end.size)
-    executed = gtids if place is not None else known_end.gtids
+    """The parent of a lineage that begins after this end, or `at` a position before it."""
+    end = at or Position.of(known_end.end, known_end.gtids)
     return Parent(
         lineage=known_end.lineage.id,
-        binlog=binlog,
-        offset=offset,
-        gtid_set=str(executed) if executed is not None else "",
+        binlog=end.binlog if at is not None else known_end.last,
+        offset=end.offset,
+        gtid_set=end.gtid_set,
         join=join,
         missing=missing,
     )

@@ -51,16 +51,14 @@ class Job:
     `held` is what the store has of it; `known_since` says since when its chunks are known to have
     our bytes. `direct`: the source had finished the binlog long ago, and it will be whole in the
     bucket within seconds, so it gets no chunks; None until that is decided. `copies`: the store can
-    copy its chunks into parts. `is_past`: the history of `lineage` has ended. `is_taken`:
-    somebody wrote under its entry's key before; it gets an entry there once it `is_past`.
-    `coverage` is told how far the lineage's binlogs are in the bucket.
+    copy its chunks into parts. `is_taken`: somebody wrote under its entry's key before; it gets
+    an entry there once it `is_past`. `coverage` is told how far the lineage's binlogs are in the
+    bucket.
     """
 
     track: Track
     place: RemoteBinlog
-    lineage: str
     coverage: Coverage
-    is_past: bool = False
     held: Held = field(default_factory=lambda: Held(asked=False))
     known_since: dict[Chunk, float] = field(default_factory=dict)
     flying: set[Action] = field(default_factory=set)
@@ -82,6 +80,16 @@ class Job:
     _waiting_since: float | None = None
     _snapshots: list[tuple[int, Gtids | None]] = field(default_factory=list)
     _snapshot_at: float = 0.0
+
+    @property
+    def lineage(self) -> str:
+        """The id of its lineage."""
+        return self.coverage.lineage.id
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the history of its lineage has ended."""
+        return not self.coverage.grows
 
     @property
     def is_failing(self) -> bool:

@@ -188,7 +188,10 @@ class Loop:
             self._start_threads()
             self._serve()
         except (GapError, SourceError) as error:
-            self._bring_in()
+            try:
+                self._runs.bring_in()  # nothing else may have these bytes
+            except Binlog2s3Error as later:
+                _log.error("not all of the spool could be uploaded", later)
             self._stop.fail(error)
         except StoreError as error:
             if not self._stop.signal:  # else the signal ended the request that the loop waited for
@@ -231,17 +234,6 @@ class Loop:
             self._tracking.known = course.known_end
         for name in (*known.in_parts, *(binlog.name for binlog in found.undescribed)):
             self._uploads.sweep(name)
-
-    def _bring_in(self) -> None:
-        """Upload the spool: the source cannot continue, and nothing else may have these bytes."""
-        last = self._tracking.last
-        if last is not None and not last.closed:
-            self._tracking.abandon(last)
-        try:
-            while not (self._stop.event.is_set() or self._tracking.done):
-                self._runs.work(_POLL_SECONDS)
-        except Binlog2s3Error as error:
-            _log.error("not all of the spool could be uploaded", error)
 
     def _end(self) -> int:
         """Stop reading, give running requests a few seconds, and make the spool durable."""
@@ -321,8 +313,7 @@ class Loop:
         return _NAME_SECONDS
 
     def _progress(self, beat: Heartbeat) -> Heartbeat:
-        source_state, lineage = self._watch.source_state, self._tracking.newest_lineage
-        coverage = self._tracking.coverage
+        source_state, newest = self._watch.source_state, self._tracking.newest
         status = None
         if self._board is None:
             now = self.status()
@@ -333,11 +324,11 @@ class Loop:
         return replace(
             beat,
             state=now.state,
-            lineage=lineage.id if lineage else None,
+            lineage=newest.lineage.id if newest is not None else None,
             server_uuid=self._tracking.server_uuid or self._begun.server_uuid,
-            durable=coverage.durable if coverage is not None else None,
+            durable=newest.durable if newest is not None and newest.grows else None,
             server=position_of(source_state),
-            covered_until=self._tracking.covered_until(),
+            covered_until=self._tracking.covered_until(newest),
             status=without_gtids(status) if status is not None else None,
             time_zone=self._tracking.time_zone,
             unlogged=self._tracking.unlogged,
@@ -358,7 +349,8 @@ class Loop:
             self._uploads.try_again()
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
-        self._pulse.failed(error, time.monotonic())
+        self._uploads.counts.failed(error)
+        self._pulse.failed(time.monotonic())
         if threading.current_thread() is threading.main_thread():
             self._alive.tell()  # the loop itself waits for this request
         _log.recurring(

@@ -54,9 +54,10 @@ class Pager:
 
     def round(self, *, pause_seconds: float = _PAUSE_SECONDS) -> int:
         """Put the pages that are due and missing. Returns how many. Raises StoreError."""
-        lineage, coverage = self._tracking.lineage, self._tracking.coverage
-        if lineage is None or coverage is None:
+        coverage = self._tracking.coverage
+        if coverage is None:
             return 0
+        lineage = coverage.lineage
         if self._index is None or self._index.lineage != lineage:
             self._index = self._look(lineage)
         elif is_page_due(self._index, coverage.has):

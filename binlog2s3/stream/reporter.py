@@ -20,7 +20,7 @@ from binlog2s3.archive.drills import latest, newest
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.values import Config
-from binlog2s3.errors import ArchiveError, StoreError, UnloggedError
+from binlog2s3.errors import ArchiveError, UnloggedError
 from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.log import Log
 from binlog2s3.status.lag import (
@@ -66,7 +66,7 @@ _BEAT_SLACK_SECONDS = 5.0
 
 
 class Pulse:
-    """The failures of requests that are being retried. Thread-safe.
+    """Since when requests that are being retried have failed. Thread-safe.
 
     A thread makes one request at a time, so its failure ends with that request. If the request is
     given up, the next one that succeeds shows that the store is back.
@@ -77,22 +77,15 @@ class Pulse:
         self._given_up: float | None = None  # since when one failed that was given up
         self._lock = threading.Lock()
         self._back_at = -math.inf  # when a request that had failed succeeded, the last time
-        self.error = ""
-        self.hint = ""
-        self.error_at: datetime | None = None
-        self.errors = 0
 
     @property
     def failing_since(self) -> float | None:
         """When the request that has been failing for longest began to fail; None without one."""
         return min(self._failing.copy().values(), default=None)
 
-    def failed(self, error: StoreError, now: float) -> None:
+    def failed(self, now: float) -> None:
         """The calling thread's request failed and is retried."""
         self._failing.setdefault(threading.get_ident(), now)
-        self.error, self.hint = str(error), error.hint
-        self.error_at = datetime.now(UTC)
-        self.errors += 1
 
     def over(self, *, succeeded: bool, now: float) -> tuple[float, bool] | None:
         """The calling thread's request succeeded, or was given up after a failure.
@@ -184,7 +177,7 @@ class Reporter:
         silent = self._since(now, self._work_since, self._act_at)
         job = stock.failing if stock else None
         failing = least([job.since if job else None, pulse.failing_since])
-        error, _, hint = self._store_error()
+        _, error, hint = self._uploads.counts.last_error
         if job is not None and job.since == failing:
             error, hint = job.error, job.hint
         beaten = self._writer.beaten_at
@@ -208,7 +201,7 @@ class Reporter:
             store_takes=self._takes(now),
             clean_up_error=self._uploads.counts.clean_up_error,
             store_failing=now - failing if failing is not None else None,
-            store_silent=max(0.0, silent - self._flush_interval),
+            store_silent=max(0.0, silent - self._uploads.pace.flush_interval),
             beat_late=0.0
             if beaten is None
             else max(0.0, now - beaten - 2 * interval - _BEAT_SLACK_SECONDS),
@@ -233,17 +226,6 @@ class Reporter:
             or place.offset - reached.offset > self._config.s3.part_size
         )
 
-    def _store_error(self) -> tuple[str, datetime | None, str]:
-        """The last error of a request, when it was, and its hint; "", None and "" without one."""
-        failed, pulse = self._uploads.counts.last_error, self._pulse
-        last = [failed] if failed else []
-        if pulse.error_at is not None:
-            last.append((pulse.error_at, pulse.error, pulse.hint))
-        if not last:
-            return "", None, ""
-        moment, text, hint = max(last)
-        return text, moment, hint
-
     def status(self) -> Status:
         """The status at this moment."""
         now, source_state, stock, config = (
@@ -253,14 +235,13 @@ class Reporter:
             self._config,
         )
         state, troubles = judge(self.vitals(), config.timing)
-        coverage = self._tracking.coverage
-        durable = coverage.durable if coverage is not None else None
-        lineage = self._tracking.newest_lineage
-        named = lineage.id if lineage is not None else None
-        covered = self._writer.furthest_covered(named, self._tracking.covered_until())
+        coverage = self._tracking.newest
+        durable = coverage.durable if coverage is not None and coverage.grows else None
+        named = coverage.lineage.id if coverage is not None else None
+        covered = self._writer.furthest_covered(named, self._tracking.covered_until(coverage))
         lag = self._lag(now, source_state, stock, durable, covered)
         me = self._writer.me
-        text, moment, _ = self._store_error()
+        moment, text, _ = self._uploads.counts.last_error
         child, run, source = self._runs, self._runs.run, self._source(now, source_state)
         paused = child.pressure.paused
         newest, at = stock.newest_commit_us if stock else None, datetime.now(UTC)
@@ -279,7 +260,7 @@ class Reporter:
             covered_until=covered,
             latest=latest_of([covered, moment_of(newest) if newest else None], at),
             lag=lag,
-            flush_interval=self._flush_interval,
+            flush_interval=self._uploads.pace.flush_interval,
             spool=self._spool(stock.room, paused=paused) if stock and stock.room else None,
             uploads=stock.uploads if stock else None,
             child=ChildStatus(
@@ -292,7 +273,7 @@ class Reporter:
                 last_success_at=self._wall(now, self._act_at),
                 last_error=text,
                 last_error_at=moment,
-                errors=self._pulse.errors + self._uploads.counts.failures,
+                errors=self._uploads.counts.failures,
             ),
             totals=self._totals() if stock else None,
             purge=self._purge(source_state, lag),
@@ -311,11 +292,6 @@ class Reporter:
             paused=paused,
         )
 
-    @property
-    def _flush_interval(self) -> float:
-        stock = self._uploads.stock
-        return stock.flush_interval if stock else self._config.stream.flush_interval
-
     def _totals(self) -> Totals:
         counts = self._uploads.counts
         read, transactions = self._runs.read_totals
@@ -332,10 +308,10 @@ class Reporter:
         return None if at is None else datetime.now(UTC) - timedelta(seconds=now - at)
 
     def _source(self, now: float, source_state: SourceState) -> SourceStatus:
-        at, lineage = source_state.position, self._tracking.newest_lineage
+        at, newest = source_state.position, self._tracking.newest
         return SourceStatus(
             uuid=self._tracking.server_uuid,
-            flavour=lineage.flavour if lineage is not None else None,
+            flavour=newest.lineage.flavour if newest is not None else None,
             position=position_of(source_state),
             asked_at=at.asked_at if at is not None else None,
             silent_seconds=now - source_state.position_at if at is not None else None,
@@ -351,8 +327,7 @@ class Reporter:
         durable: Position | None,
         covered: datetime | None,
     ) -> Lag:
-        at, coverage = source_state.position, self._tracking.coverage
-        lineage, timing = self._tracking.lineage, self._config.timing
+        at, coverage, timing = source_state.position, self._tracking.coverage, self._config.timing
         answer_age = (
             now - source_state.position_at
             if at is not None and source_state.error is None
@@ -380,7 +355,7 @@ class Reporter:
             timing=timing,
         )
         unheard = answer_age is None or answer_age > timing.fresh_seconds
-        if unheard or at is None or coverage is None or lineage is None:
+        if unheard or at is None or coverage is None:
             return Lag(seconds=seconds)
         if coverage.contradictions > 1:
             return Lag(seconds=seconds)
@@ -390,6 +365,7 @@ class Reporter:
         behind = lag_bytes(here or FilePosition(coverage.following, 0), place, sizes)
         waiting = None
         if durable is None or durable.gtid_set:
+            lineage = coverage.lineage
             ours = durable.gtid_set if durable is not None else lineage.gtid_set
             waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
         return Lag(bytes=behind, transactions=counted(behind, waiting), seconds=seconds)
@@ -404,8 +380,7 @@ class Reporter:
                 seconds=seconds,
             )
         # older ones than the lineage's first are not in its archive, but would be deleted too
-        lineage = self._tracking.lineage
-        ours = lineage is not None and names[0] >= lineage.first_binlog
+        ours = names[0] >= coverage.lineage.first_binlog
         archived = [name for name in names if ours and coverage.has(name)]
         following = next((name for name in names if archived and name > archived[-1]), None)
         return Purge(
@@ -421,8 +396,8 @@ class Reporter:
 
         Returns the seconds until this is to be asked again.
         """
-        lineage, (seen, then) = self._tracking.lineage, self._looked_at
-        now = self._clock()
+        coverage, (seen, then) = self._tracking.coverage, self._looked_at
+        now, lineage = self._clock(), coverage.lineage if coverage is not None else None
         if lineage is None or (lineage.id == seen and now - then < _HISTORY_SECONDS):
             return _LOOK_SECONDS
         try:

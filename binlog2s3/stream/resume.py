@@ -295,7 +295,7 @@ class Resumption:
         if common is None:
             return Begin(begin=plain.listed[0].name, parent=parent(known_end, "unknown"))
         rows = {row.name: row for row in plain.listed}
-        begin, offset = common.place
+        begin, offset = common.position.place
         size = rows[begin].size
         if common.whole and begin == known_end.last and size >= known_end.size and not (
             known_end.closed and size != known_end.size
@@ -304,8 +304,7 @@ class Resumption:
             return behind or GoOn(known_end=known_end, again=True)
         if common.whole and size == offset and begin.next() in rows:
             begin = begin.next()
-        place = parent(known_end, "exact", place=common.place, gtids=common.gtids)
-        return Begin(begin=begin, parent=place)
+        return Begin(begin=begin, parent=parent(known_end, "exact", at=common.position))
 
     def _another(
         self, server: Server, plain: NextRun, known_end: KnownEnd, doubt: Doubt | None
@@ -384,10 +383,7 @@ class Resumption:
 
     def _cut(self, known_end: KnownEnd, executed: Gtids) -> Parent | None:
         found = cut(self._catalog, known_end.lineage, executed)
-        if found is None:
-            return None
-        place, gtids = found
-        return parent(known_end, "exact", place=place, gtids=gtids)
+        return parent(known_end, "exact", at=found) if found is not None else None
 
 
 def _with_grown(plain: NextRun, lineage: Lineage) -> tuple[str, ...] | None:

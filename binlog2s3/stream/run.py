@@ -495,7 +495,7 @@ class Runs:
         """Run after run, until `stop` is set."""
         does: Mapping[State, Callable[[], Event | None]] = {
             State.MAKING_ROOM: self._make_room,
-            State.BRINGING_IN: self._bring_in,
+            State.BRINGING_IN: self._before_asking,
             State.ASKING: self._begin,
             State.COMPARING: self._go_through,
             State.CONFIRMING: self._go_through,
@@ -632,13 +632,7 @@ class Runs:
         if next_run.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(next_run.begin)
         self._watch.follow(next_run.facts.uuid, next_run.listed)
-        self._tracking.follow(
-            next_run.listed,
-            next_run.leaves_out,
-            next_run.time_zone,
-            next_run.started_at,
-            next_run.gtids_outside,
-        )
+        self._tracking.follow(next_run)
         self.run = Run(directory, next_run, child, tailer)
         return Event.SENDS_AGAIN if next_run.overlap is not None else Event.SENDS_NEW
 
@@ -872,21 +866,24 @@ beginning if no run can continue it |
                 if current is not None and overlap_of(current) is None:
                     self._tracking.forget(current)
 
-    def _bring_in(self) -> Event:
+    def _before_asking(self) -> Event:
         """Before the source's history is compared with ours: all of ours into the bucket.
 
-        What is not there could not be compared, and what the source no longer has is here alone.
+        What is not there could not be compared.
         """
         doubt = self.memory.doubt
-        if doubt is None or doubt.taken:
-            return Event.DONE
-        self._tracking.known = self._tracking.end
+        if doubt is not None and not doubt.taken:
+            self._tracking.known = self._tracking.end
+            self.bring_in()
+        return Event.DONE
+
+    def bring_in(self) -> None:
+        """Upload all that was read, unless `stop` is set: what the source lost is here alone."""
         last = self._tracking.last
-        if last is not None and not last.closed and self._tracking.lineage is not None:
+        if last is not None and not last.closed:
             self._tracking.abandon(last)
         while not (self._tracking.done or self._stop.is_set()):
             self.work(_POLL_SECONDS)
-        return Event.DONE
 
 
 def _lineage_of(next_run: NextRun) -> str | None:

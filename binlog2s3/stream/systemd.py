@@ -13,13 +13,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, MutableMapping
+from concurrent.futures import wait
 from contextlib import closing, suppress
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from binlog2s3.formatting import duration_text, one_line, size_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import Status
 from binlog2s3.stream.source_watch import Watch
+from binlog2s3.workers import asked
 
 _log = Log("systemd")
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
@@ -151,12 +153,20 @@ def attend(
     """Run a step that may take minutes or wait for hours; its result, or it raises its error.
 
     The step has its own thread, because a host name lookup cannot be interrupted. The watchdog is
-    fed as long as that thread does anything. READY is sent when the step `waits` or takes long.
-    Returns None if `stop` is set and the step does not end within `leave_seconds`.
+    fed as long as that thread does anything: its CPU time shows it. READY is sent when the step
+    `waits` or takes long. Returns None if `stop` is set and the step does not end within
+    `leave_seconds`.
     """
-    still = _Step(step)
-    begun, stopped_at = time.monotonic(), None
-    while not still.ended.wait(_POLL_SECONDS):
+    clocks: list[int] = []
+
+    def begin() -> T:
+        clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
+        return step()
+
+    answer = asked(begin, "start")
+    begun = used_at = time.monotonic()
+    used, stopped_at = 0.0, None
+    while not wait([answer], _POLL_SECONDS).done:
         now = time.monotonic()
         if stop.is_set():
             notifier.stopping()
@@ -164,45 +174,16 @@ def attend(
             if now - stopped_at > leave_seconds:
                 _log.warning("the startup hangs", for_seconds=round(now - stopped_at, 1))
                 return None
-        if still.idle_seconds() < still_seconds:
+        with suppress(OSError):  # the thread has ended
+            if clocks and (spent := time.clock_gettime(clocks[0])) > used:
+                used, used_at = spent, now
+        if now - used_at < still_seconds:
             notifier.feed()
         if waits() or now - begun > _READY_SECONDS:
             notifier.ready()
     if stop.is_set():
         notifier.stopping()
-    if still.error is not None:
-        raise still.error
-    return still.value
-
-
-class _Step(Generic[T]):
-    """A thread that runs one function; its CPU time shows whether it is doing anything."""
-
-    def __init__(self, step: Callable[[], T]) -> None:
-        self.ended = threading.Event()
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self._step = step
-        self._clock: int | None = None
-        self._used, self._used_at = -1.0, time.monotonic()
-        threading.Thread(target=self._run, name="start", daemon=True).start()
-
-    def idle_seconds(self) -> float:
-        """Seconds since its CPU time last changed."""
-        now = time.monotonic()
-        with suppress(OSError):  # the thread has ended
-            used = time.clock_gettime(self._clock) if self._clock is not None else 0.0
-            if used > self._used:
-                self._used, self._used_at = used, now
-        return now - self._used_at
-
-    def _run(self) -> None:
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        try:
-            self.value = self._step()
-        except BaseException as error:  # noqa: BLE001 - raised by `attend`
-            self.error = error
-        self.ended.set()
+    return answer.result()
 
 
 def line(status: Status) -> str:

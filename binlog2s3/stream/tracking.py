@@ -7,7 +7,7 @@ ends, everything of it that was read is still uploaded. A lineage ends where the
 rows out: no binlog is handed on beyond that place.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -36,6 +36,7 @@ from binlog2s3.stream.archive_end import known_end_of
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import describe, renamed
 from binlog2s3.stream.tail import Track, TrackState
@@ -55,11 +56,9 @@ _HINTS = {
 class Tracking:
     """Follows binlogs until they are closed.
 
-    `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
-    `unlogged`: the lineage's source was seen without a binlog. `leaves_out`: what the source said
-    its binlogs do not have, None if it was not asked yet. `time_zone`: the source's, when the last
-    run began; `started_at`: since when it is that. `known` is where the known history ended when
-    the source was asked last, or with the lineage that was left: see `end`. None before the first
+    `coverage` is of the lineage that grows, None until the first lineage is known. `unlogged`: the
+    lineage's source was seen without a binlog. `known` is where the known history ended when the
+    source was asked last, or with the lineage that was left: see `end`. None before the first
     lineage.
     """
 
@@ -84,33 +83,30 @@ class Tracking:
         self._handed: Track | None = None  # the last one whose lineage is known
         self._unsure: set[BinlogName] = set()
         self._past: Mapping[BinlogName, int] = {}
-        self._newest: BinlogName | None = None
         self._parent: Parent | None = None
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
         self._described = False
-        self._covered_before: datetime | None = None
-        self._left: tuple[str, Coverage] | None = None  # the lineage that was left, by its id
-        self._rotates_to: BinlogName | None = (
-            None  # the end of the binlog before the first one taken in
-        )
-        self._following: BinlogName | None = None
+        self._left: Coverage | None = None  # of the lineage that grew before
+        self._resumed: KnownEnd | None = None  # where a lineage that is continued ended
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
-        self.leaves_out: tuple[str, ...] | None = None
-        self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
         self.known: KnownEnd | None = None
-        self.time_zone: SystemZone | None = None
-        self._gtids_outside = ""
-        self._said: tuple[str, ...] | None = None  # to the writer before, of the binlog `following`
-        self.started_at: datetime | None = None
+        self._run: NextRun | None = None  # the last one, and what the server said before it
+        self._said: tuple[str, ...] | None = None  # to the writer before, of the first binlog
         self._said_before: tuple[SystemZone, BinlogName | None] | None = None
 
     @property
     def is_behind(self) -> bool:
         """Whether a binlog waits for its lineage, or an older lineage is not uploaded yet."""
-        return bool(self._waiting or self._uploads.is_behind)
+        return bool(self._waiting or self._uploads.is_behind(self.coverage))
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The lineage that grows; None until one is known. Called by any thread."""
+        coverage = self.coverage
+        return coverage.lineage if coverage is not None else None
 
     @property
     def server_uuid(self) -> str:
@@ -138,14 +134,13 @@ class Tracking:
         return _end(self.lineage, self.last, self.known)
 
     @property
-    def newest_lineage(self) -> Lineage | None:
-        """The lineage that grows; while a new one has no binlog yet, the one that was left.
+    def newest(self) -> Coverage | None:
+        """Of the lineage that grows; while a new one has no binlog yet, of the one that was left.
 
         None until one was taken in: a claim names none, as it may come after a later one's. Called
         by any thread.
         """
-        lineage, left = self.lineage, self.known
-        return lineage or (left.lineage if left is not None else None)
+        return self.coverage or self._left
 
     def resume(self, known_end: KnownEnd, *, described: bool = True, ended: bool = False) -> None:
         """Continue a lineage after its end in the bucket.
@@ -157,7 +152,7 @@ class Tracking:
         self._leave_server(lineage.server_uuid)
         self._leave()
         self._has_turn = ended
-        self._following, self._rotates_to = known_end.incomplete, known_end.rotated_to
+        self._resumed = replace(known_end, track=None)
         before = self._writer.before(lineage.id)
         self._said = before.leaves_out if before else None
         if lineage.id != self._witnessed:
@@ -165,12 +160,14 @@ class Tracking:
             if before is not None and before.time_zone is not None:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
-        self.lineage, self._described = lineage, described
-        durable = known_end.position
-        if self._left is not None and self._left[0] == lineage.id and self._uploads.is_behind:
-            durable = self._left[1].durable  # the rest of what is known is still on its way
-        self.coverage = Coverage(durable, known_end.incomplete)
-        self._uploads.open(lineage.id, self.coverage)
+        self._described = described
+        if self._left is not None and self._left.lineage.id == lineage.id:
+            self.coverage = self._left  # not all that is known of it need be in the bucket
+        else:
+            is_proved = known_end.closed or known_end.track is not None
+            durable = known_end.position if is_proved else None
+            self.coverage = Coverage(lineage, durable, known_end.incomplete)
+        self._uploads.open(self.coverage)
         if known_end.track is not None:
             self.admit(known_end.track)
         self.known = known_end
@@ -182,35 +179,39 @@ class Tracking:
         self._leave()
         self._has_turn = False
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
-        self._following = self._rotates_to = self._said = None
+        self._resumed = self._said = None
 
     def _leave_server(self, server_uuid: str) -> None:
         """Forget what the server said of itself, if the history goes on at another one."""
         if server_uuid != self.server_uuid:
-            self.time_zone = self.started_at = self._said_before = None
+            self._said_before = None
 
     def _leave(self) -> None:
         """End the history that was taken in so far: no open binlog of it will be closed."""
         for track in [*self._open]:
             self.abandon(track)
         self._uploads.end_history()
-        if self.lineage is not None and self.coverage is not None:
-            self._covered_before = self.coverage.until
-            self._left = self.lineage.id, self.coverage
+        self._left = self.newest
         for track in self._waiting:
             _log.warning("left in the spool: nothing proves its history", binlog=track.name)
         self._waiting.clear()
         self._unsure.clear()
         self._handed = None
-        self.lineage = self.coverage = None
+        self.coverage = None
 
     def abandon(self, track: Track) -> None:
-        """Give up a binlog that the source cannot finish: its bytes stay as chunks."""
+        """Give up a binlog that the source cannot finish: its bytes stay as chunks.
+
+        What has not begun is forgotten: nothing says which history it is of.
+        """
         if track not in self._open:
+            return
+        _log.warning("the binlog cannot be completed", binlog=track.name, size=track.size)
+        if not track.begun:
+            self.forget(track)
             return
         self._open.remove(track)
         self._uploads.abandon(track)
-        _log.warning("the binlog cannot be completed", binlog=track.name, size=track.size)
 
     def forget(self, track: Track) -> None:
         """Upload nothing more of a binlog: it is of another history, or is read again."""
@@ -236,16 +237,14 @@ class Tracking:
         for track in [*self._open]:
             self.abandon(track)
 
-    def covered_until(self) -> datetime | None:
-        """The time up to which every commit of the lineage is in the bucket.
+    def covered_until(self, newest: Coverage | None) -> datetime | None:
+        """The time up to which every commit of `newest` is in the bucket.
 
-        None for a new lineage while an older one is not uploaded yet. Without a lineage, the time
-        of the one before. Called by any thread.
+        None while an older lineage is not uploaded yet. Called by any thread.
         """
-        coverage = self.coverage
-        if coverage is None:
-            return self._covered_before
-        return coverage.until if not self._uploads.is_behind else None
+        if newest is None or self._uploads.is_behind(newest):
+            return None
+        return newest.until
 
     def seen(self, position: ServerPosition) -> None:
         """Note the source's position, if it is the lineage's own server. Called by the watch."""
@@ -268,11 +267,13 @@ class Tracking:
         `newest` is the newest binlog that it was seen to write. What it leaves out lies before the
         next one that a start of the server begins.
         """
-        lineage, last = self.newest_lineage, self.last
-        if lineage is None or uuid != lineage.server_uuid:
+        coverage, last = self.newest, self.last
+        if coverage is None or uuid != coverage.lineage.server_uuid:
             return
+        lineage = coverage.lineage
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
-        first = max([*known, self._following or lineage.begin], key=lambda one: one.number)
+        begin = self._resumed.incomplete if self._resumed is not None else lineage.begin
+        first = max([*known, begin], key=lambda one: one.number)
         before = self.unlogged if self._witnessed == lineage.id else None
         if before is not None:  # the binlogs from there on are not read yet
             self.unlogged = replace(before, last=None)
@@ -281,31 +282,31 @@ class Tracking:
         self.unlogged = Unlogged(since=datetime.now(UTC), first=first, last=None)
         _log.warning("the source writes no binlog: a gap will be recorded", lineage=lineage.id)
 
-    def follow(
-        self,
-        listed: Iterable[ServerBinlog],
-        leaves_out: tuple[str, ...] | None = None,
-        time_zone: SystemZone | None = None,
-        started_at: datetime | None = None,
-        gtids_outside: str = "",
-    ) -> None:
-        """Note what the server said before the run that begins now: its binlogs, oldest first.
+    @property
+    def time_zone(self) -> SystemZone | None:
+        """The time zone of the server when the last run began. Called by any thread."""
+        run = self._run
+        return run.time_zone if run is not None and run.facts.uuid == self.server_uuid else None
 
-        `leaves_out`: what it said that its binlogs do not have; a binlog that is open has what was
-        said before, too. `time_zone`: its own since it was `started_at`. `gtids_outside`: see
-        `Lineage`.
+    @property
+    def leaves_out(self) -> tuple[str, ...] | None:
+        """What the source said its binlogs do not have; None if it was not asked yet."""
+        return self._run.leaves_out if self._run is not None else None
+
+    def follow(self, run: NextRun) -> None:
+        """Note what the server said before the run that begins now.
+
+        An open binlog has what was said before, too.
         """
-        if self.time_zone is not None and self.started_at != started_at:
-            self._said_before = self.time_zone, self._newest
-        self.leaves_out, self.time_zone, self.started_at = leaves_out, time_zone, started_at
-        self._gtids_outside = gtids_outside
-        sizes = {row.name: row.size for row in listed}
-        self._newest = max(sizes, default=None)
-        self._past = {name: size for name, size in sizes.items() if name != self._newest}
+        before, zone, newest = self._run, self.time_zone, max(row.name for row in run.listed)
+        if before is not None and zone is not None and before.started_at != run.started_at:
+            self._said_before = zone, max(row.name for row in before.listed)
+        self._run = run
+        self._past = {row.name: row.size for row in run.listed if row.name != newest}
         for track in self._open:  # of an earlier process
-            track.leaves_out = _all_of(track.leaves_out, leaves_out)
+            track.leaves_out = _all_of(track.leaves_out, run.leaves_out)
             track.time_zone = track.time_zone or self._zone_of(track)
-            track.gtids_outside = gtids_outside
+            track.gtids_outside = run.gtids_outside
 
     def _zone_of(self, track: Track) -> SystemZone | None:
         """The server's time zone while it wrote a binlog; None if nobody has asked it then.
@@ -313,26 +314,28 @@ class Tracking:
         A binlog from before the server's start was written in the zone of then. What the server
         said before counts for the binlog that it wrote then, and for all if it says the same now.
         """
-        started_at, before = self.started_at, self._said_before
+        run, before, now = self._run, self._said_before, self.time_zone
         if not track.begun:
             return None
-        if started_at is None or before is None:
-            return self.time_zone
+        if run is None or run.started_at is None or before is None:
+            return now
         # one that is as old as the start, to the second, is its first one, or from before it
-        if (track.created_at, track.started) >= (started_at, True):
-            return self.time_zone
+        if (track.created_at, track.started) >= (run.started_at, True):
+            return now
         zone, newest = before
-        if self.time_zone is not None and not differs(zone, self.time_zone):
-            return self.time_zone
+        if now is not None and not differs(zone, now):
+            return now
         return zone if track.name == newest else None
 
     def admit(self, track: Track) -> None:
         """Take a binlog in. It goes to the uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
         track.time_zone = self._zone_of(track)
-        before = self._said if track.name == self._following else None
+        resumed = self._resumed
+        is_first = resumed is not None and track.name == resumed.incomplete
+        before = self._said if is_first else None
         track.leaves_out = _all_of(before, self.leaves_out)
-        track.gtids_outside = self._gtids_outside
+        track.gtids_outside = self._run.gtids_outside if self._run is not None else ""
         self._open.append(track)
         self._waiting.append(track)
 
@@ -367,14 +370,17 @@ class Tracking:
 
     def _left_out(self, track: Track) -> str:
         """Why rows are missing before this binlog, which is the next of its lineage; "" if none."""
-        before, lineage = self._handed, self.lineage
+        before, lineage, resumed = self._handed, self.lineage, self._resumed
         if lineage is None or track.name == lineage.first_binlog:
             return ""
-        if before is None and track.name != self._following:
+        if before is not None:
+            expected, rotates_to = before.name.next(), before.next_binlog
+        elif resumed is not None:
+            expected, rotates_to = resumed.incomplete, resumed.rotated_to
+        else:
             return ""
-        if before is not None and before.name.next() != track.name:
+        if track.name != expected:
             return ""
-        rotates_to = before.next_binlog if before is not None else self._rotates_to
         rotated, started = rotates_to == track.name, track.started
         unlogged = self.unlogged if self._witnessed == lineage.id else None
         seen = unlogged is not None and started and unlogged.covers(track.name)
@@ -430,9 +436,8 @@ class Tracking:
             ask = partial(self._in_the_bucket, lineage, track)
             lineage, is_ours = self._uploads.wait_for(ask)
             if self.lineage is None:
-                self.lineage, self.coverage = lineage, Coverage(None, track.name)
-                empty_from = track.name if is_ours else None
-                self._uploads.open(lineage.id, self.coverage, empty_from)
+                self.coverage = Coverage(lineage, None, track.name)
+                self._uploads.open(self.coverage, track.name if is_ours else None)
             self._described = self._has_turn = True
         _check_first(track, lineage)
         self._pass_on_witness(lineage, track)

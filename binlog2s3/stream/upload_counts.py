@@ -2,8 +2,9 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
+from binlog2s3.errors import StoreError
 from binlog2s3.status.metrics import Timings
 
 _WINDOW_SECONDS = 2.0
@@ -19,12 +20,12 @@ _TWICE, _BACK = 2.1, 3.0
 
 @dataclass(slots=True)
 class Counts:
-    """Since an uploader began: what it sent, made durable and archived, requests that failed.
+    """Since a stream began: what it sent, made durable and archived, requests that failed.
 
     `acts`: requests that brought bytes, or an entry, into the bucket. `last_error`: when, its text
-    and its hint. `clean_up_error`: why leftovers in the bucket could not be deleted, the last time
-    that it was tried; "" if they could. `planted`: keys under which somebody wrote before the
-    streamer did. `timings`: those of the process.
+    and its hint; "" before the first. `clean_up_error`: why leftovers in the bucket could not be
+    deleted, the last time that it was tried; "" if they could. `planted`: keys under which somebody
+    wrote before the streamer did. `timings`: those of the process.
     """
 
     sent_bytes: int = 0
@@ -32,10 +33,15 @@ class Counts:
     archived_binlogs: int = 0
     acts: int = 0
     failures: int = 0
-    last_error: tuple[datetime, str, str] | None = None
+    last_error: tuple[datetime | None, str, str] = (None, "", "")
     clean_up_error: str = ""
     planted: frozenset[str] = frozenset()
     timings: Timings = field(default_factory=Timings)
+
+    def failed(self, error: StoreError) -> None:
+        """Count a request that failed, also one that is repeated. Called by any thread."""
+        self.failures += 1
+        self.last_error = (datetime.now(UTC), str(error), error.hint)
 
 
 _HOUR_SECONDS = 3600.0

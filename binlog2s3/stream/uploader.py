@@ -101,12 +101,10 @@ class Stock:
 
     `room` is None if the spool could never be measured. `failing`: the request that is longest
     without success, None if none fails. `oldest_commit_us`: of the oldest
-    transaction that is not durable; `newest_commit_us`: of the newest that is. `flush_interval`: in
-    seconds, longer than asked for if the link is slow.
+    transaction that is not durable; `newest_commit_us`: of the newest that is.
     """
 
     uploads: UploadStatus
-    flush_interval: float
     room: Room | None = None
     failing: Failing | None = None
     oldest_commit_us: int | None = None
@@ -173,7 +171,6 @@ class Uploader:
         self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
         self._is_back = threading.Event()
         self._jobs: dict[Track, Job] = {}
-        self._lineage = ""
         self._coverage: Coverage | None = None
         self._empty_from: BinlogName | None = None
         self._pressed = False
@@ -190,20 +187,21 @@ class Uploader:
         self.stock: Stock | None = None
         self.round_at = clock()
 
-    def open(self, lineage: str, coverage: Coverage, empty_from: BinlogName | None = None) -> None:
-        """Upload what is added from now on under this lineage; `coverage` is told how far it is.
+    def open(self, coverage: Coverage, empty_from: BinlogName | None = None) -> None:
+        """Upload what is added from now on under this lineage, and tell it how far it is.
 
         `empty_from`: of this binlog, and those after it, nobody has put anything yet.
         """
-        self._lineage, self._coverage, self._empty_from = lineage, coverage, empty_from
+        coverage.grows = True
+        self._coverage, self._empty_from = coverage, empty_from
 
     def end_history(self) -> None:
         """End the lineage that grows: what is left of it is still uploaded.
 
         From now on, a binlog of it that contradicts the bucket stays in the spool.
         """
-        for job in self._jobs.values():
-            job.is_past = True
+        if self._coverage is not None:
+            self._coverage.grows = False
         self._coverage = None
 
     def add(self, track: Track) -> None:
@@ -213,10 +211,11 @@ class Uploader:
         for other in self.jobs:
             if other.coverage is coverage and other.track.name == track.name:
                 self._forget(other)
+        coverage.added(track.name)
         place = RemoteBinlog(
             self._store,
             self._layout,
-            self._lineage,
+            coverage.lineage.id,
             self._limits.grid,
             track,
             # another entry may hide this one; not asked in a history that has ended
@@ -225,10 +224,7 @@ class Uploader:
         )
         is_empty = track.name == self._empty_from  # the first time that it is added
         self._empty_from = track.name.next() if is_empty else None
-        held = Held(asked=is_empty)
-        self._jobs[track] = job = Job(
-            track, place, self._lineage, coverage, held=held, copies=self._copies
-        )
+        self._jobs[track] = job = Job(track, place, coverage, held=Held(asked=is_empty))
         if track.floor:
             job.continues_at(track.floor)
 
@@ -295,10 +291,9 @@ class Uploader:
                 return False
         return not self.pending
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something of a lineage that has ended is not uploaded yet. Any thread may ask."""
-        return any(job.is_past for job in self.jobs)
+    def is_behind(self, newest: Coverage | None) -> bool:
+        """Whether something of another lineage is not uploaded yet. Any thread may ask."""
+        return any(job.coverage is not newest for job in self.jobs)
 
     @property
     def unsaved_bytes(self) -> int:
@@ -329,7 +324,6 @@ class Uploader:
         parts = PutPart | CopyPart | PutChunk
         commits = [job.track.commits for job in jobs]
         return Stock(
-            flush_interval=self.pace.flush_interval,
             uploads=UploadStatus(
                 binlogs=len(jobs),
                 closed_binlogs=self.pending,
@@ -463,7 +457,7 @@ class Uploader:
             closed=job.track.closed,
             held=job.held,
             chunked=self._in_chunks(job),
-            copies=job.copies,
+            copies=self._copies and job.copies,
             flushes=job.flushes,
             due=due,
             late=job.late(now, self.pace.flush_interval),
@@ -620,8 +614,8 @@ class Uploader:
             lineage, _, rest = key.removeprefix(self._layout.live).partition("/")
             binlog, _, chunk = rest.partition("/")
             found.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
-        grown = {self._lineage: self._coverage} if self._coverage is not None else {}
-        coverages = {**{job.lineage: job.coverage for job in self._jobs.values()}, **grown}
+        grown = [self._coverage] if self._coverage is not None else []
+        coverages = {*(job.coverage for job in self._jobs.values()), *grown}
         growing = {(job.lineage, str(job.track.name)) for job in self._jobs.values()}
         for job in self._jobs.values():
             name = job.track.name
@@ -631,7 +625,8 @@ class Uploader:
                 job.flushed_at = -math.inf
                 if not job.held.chunks.cover(lost.begin, lost.end, 0):
                     _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
-        for lineage, coverage in coverages.items():
+        for coverage in coverages:
+            lineage = coverage.lineage.id
             for text in found.get(lineage, ()):
                 if (lineage, text) not in growing and _is_archived(text, coverage):
                     self._sweep(lineage, BinlogName.parse(text))
@@ -641,7 +636,8 @@ class Uploader:
 
     def sweep(self, name: BinlogName) -> None:
         """Delete what is left of the upload of an archived binlog of the lineage that grows."""
-        self._sweep(self._lineage, name)
+        assert self._coverage is not None  # noqa: S101 - opened before
+        self._sweep(self._coverage.lineage.id, name)
 
     def _sweep(self, lineage: str, name: BinlogName) -> None:
         self._tidy(name, partial(sweep, self._store, self._layout, lineage, name))
@@ -722,16 +718,13 @@ class Uploader:
             return
         if isinstance(action, CopyPart) and isinstance(error, UnsupportedError):
             self._copies = False
-            for other in self._jobs.values():
-                other.copies = False
             _log.warning("the store copies no parts: they are sent", binlog=job.track.name,
                          error=error)  # fmt: skip
             return
         job.forget()
         now = self._clock()
         failing = job.failed(action, error, now)
-        self.counts.failures += 1
-        self.counts.last_error = (datetime.now(UTC), str(error), error.hint)
+        self.counts.failed(error)
         quick = isinstance(error, PreconditionError) and failing.failures == 1
         if isinstance(action, CopyPart) and not error.transient and not missing:
             quick = True
@@ -770,7 +763,7 @@ class Uploader:
         if job.unfinishable:
             self._sweep(job.lineage, track.name)  # its upload will never be completed
             freed = self._spool.delete({segment.path for segment in track.segments})
-            job.coverage.archived(track)
+            job.coverage.given_up(track)
             _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)
             return
         paths = {segment.path for segment in track.segments}

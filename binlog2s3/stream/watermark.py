@@ -7,6 +7,7 @@ withdrawn only if the source's clock was set back: later commits then have earli
 import threading
 from datetime import datetime
 
+from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerPosition
@@ -16,24 +17,42 @@ _MOST_STATES = 1000
 
 
 class Coverage:
-    """How far everything is in the bucket: `durable` is the position, `until` the time.
+    """How far a lineage is in the bucket: `durable` is the position, `until` the time.
 
-    `following` is the first binlog that is not known to be there completely. `contradictions`: how
-    often in a row the source's position was before `durable`. `seen` is called by the watch's
-    thread, the other methods by the loop, with binlogs in any order.
+    `following` is the first binlog that is not known to be there completely. `grows`: its history
+    has not ended. `contradictions`: how often in a row the source's position was before `durable`.
+    `seen` is called by the watch's thread, the other methods by the loop, with binlogs in any
+    order.
     """
 
-    def __init__(self, durable: Position | None, following: BinlogName) -> None:
+    def __init__(self, lineage: Lineage, durable: Position | None, following: BinlogName) -> None:
         self._lock = threading.Lock()
         self._archived = following
         self._following = following
+        self._newest = following
         self._reached: dict[BinlogName, Position] = {}
         self._whole: set[BinlogName] = set()
         self._entries: set[BinlogName] = set()
+        self._given_up: dict[BinlogName, Position] = {}
         self._seen: list[tuple[FilePosition, datetime]] = []
+        self.lineage = lineage
+        self.grows = True
         self.durable = durable
         self.until: datetime | None = None
         self.contradictions = 0
+
+    def added(self, name: BinlogName) -> None:
+        """Note that the lineage goes on with this binlog, or that it is read again.
+
+        One that was given up is all there only if the lineage goes on behind it.
+        """
+        with self._lock:
+            self._newest = max(name, self._newest)
+            position = self._given_up.pop(name, None)
+            if position is not None and name < self._following:
+                self._following, self.durable = name, position
+                self._archived = min(name, self._archived)
+            self._go_on()
 
     def seen(self, position: ServerPosition) -> None:
         """Note the source's clock and its position just after.
@@ -70,13 +89,22 @@ class Coverage:
             self._go_on()
 
     def archived(self, track: Track) -> None:
-        """Note that a binlog is archived and has its entry, or is in chunks and will never be."""
+        """Note that a binlog is archived and has its entry."""
         self.reached(Position.of(track.end, track.gtids_after()), whole=True)
         with self._lock:
             self._entries.add(track.name)
-            while self._archived in self._entries:
-                self._entries.discard(self._archived)
-                self._archived = self._archived.next()
+            self._go_on()
+
+    def given_up(self, track: Track) -> None:
+        """Note that a binlog is in chunks as far as it was read, and the source has not ended it.
+
+        The source may still write more of it, until the lineage goes on with another one.
+        """
+        position = Position.of(track.end, track.gtids_after())
+        self.reached(position)
+        with self._lock:
+            self._given_up[track.name] = position
+            self._go_on()
 
     @property
     def following(self) -> BinlogName:
@@ -84,19 +112,28 @@ class Coverage:
         return self._following
 
     def has(self, name: BinlogName) -> bool:
-        """Whether this binlog and all before it are archived and have their entries."""
+        """Whether this binlog and all before it are archived and have their entries.
+
+        Or are in chunks, and the lineage has gone on behind them.
+        """
         with self._lock:
             return name.prefix == self._archived.prefix and name < self._archived
 
     def _go_on(self) -> None:
+        while self._archived in self._entries or self._is_left(self._archived):
+            self._entries.discard(self._archived)
+            self._archived = self._archived.next()
         while (reached := self._reached.get(self._following)) is not None:
             self.durable = reached
-            if self._following not in self._whole:
+            if not (self._following in self._whole or self._is_left(self._following)):
                 break
             del self._reached[self._following]
             self._whole.discard(self._following)
             self._following = self._following.next()
         self._claim()
+
+    def _is_left(self, name: BinlogName) -> bool:
+        return name in self._given_up and name < self._newest
 
     def _claim(self) -> None:
         reached = self._reached.get(self._following)

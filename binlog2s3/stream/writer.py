@@ -131,14 +131,12 @@ class Writer:
         self._turn = turn
         self._layout = layout
         self._beats = 0
-        self._carried_durable: tuple[str, Position] | None = None
         self._spool = spool
         self._target = target
         self._progress = progress
         self._uploads = uploads
         self._stop = stop
-        self._carried: dict[str, datetime] = {}
-        self._before: dict[str, Heartbeat] = {}
+        self._before: dict[str, Heartbeat] = {}  # what earlier writers said, by lineage
         self.beaten_at: float | None = None
         self._putting = threading.Lock()
         self._has_stopped = False
@@ -172,13 +170,14 @@ class Writer:
         read = vacancy.read(others) if vacancy is not None else {}
         beats = catalog.heartbeats(sorted(others.keys() - read.keys()))
         for beat in (*beats, *read.values()):  # that one is the greatest
-            if beat.lineage and beat.covered_until:
-                before = self._carried.get(beat.lineage, beat.covered_until)
-                self._carried[beat.lineage] = max(before, beat.covered_until)
-            if beat.lineage and beat.durable:
-                self._carried_durable = (beat.lineage, beat.durable)
             if beat.lineage:
-                self._before[beat.lineage] = beat
+                before = self._before.get(beat.lineage, beat)
+                moments = [one.covered_until for one in (before, beat) if one.covered_until]
+                self._before[beat.lineage] = replace(
+                    beat,
+                    durable=beat.durable or before.durable,
+                    covered_until=max(moments, default=None),
+                )
         last = max(found, default=(0, ""))
         generation = _after(last[0], self._layout.writer(*last))
         self._me = replace(self._me, generation=generation)
@@ -342,26 +341,31 @@ class Writer:
 
     def furthest_covered(self, lineage: str | None, until: datetime | None) -> datetime | None:
         """`until`, or if that is unknown, what earlier writers proved of this lineage."""
-        return until if until is not None else self._carried.get(lineage or "")
+        before = self._before.get(lineage or "")
+        return before.covered_until if until is None and before is not None else until
 
     def before(self, lineage: str) -> Heartbeat | None:
-        """What the writer before said of this lineage, and of its source."""
+        """What the writer before said of this lineage, and of its source.
+
+        `durable` and `covered_until` are what all writers before had proved of the lineage.
+        """
         return self._before.get(lineage)
 
     def told_time(self, moment: datetime) -> None:
         """Take the source's clock. What was proved by a later clock is dropped."""
-        for lineage, until in [*self._carried.items()]:
-            if until > moment:
+        for lineage, before in [*self._before.items()]:
+            until = before.covered_until
+            if until is not None and until > moment:
                 _log.warning("the source's clock was set back", covered_until=until, now=moment)
-                del self._carried[lineage]
+                self._before[lineage] = replace(before, covered_until=None)
 
     def _furthest(self, now: Heartbeat) -> Position | None:
-        """What is durable, but not less than the last writer said of the same lineage."""
-        if self._carried_durable is None or self._carried_durable[0] != now.lineage:
+        """What is durable, but not less than earlier writers said of the same lineage."""
+        before = self._before.get(now.lineage or "")
+        if before is None or before.durable is None:
             return now.durable
-        carried = self._carried_durable[1]
-        if now.durable is None or now.durable.place < carried.place:
-            return carried
+        if now.durable is None or now.durable.place < before.durable.place:
+            return before.durable
         return now.durable
 
     def _superseded(self, store: Store, rank: Rank) -> SupersededError:

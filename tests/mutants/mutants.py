@@ -468,6 +468,15 @@ MUTANTS = (
         ((Coverage._go_on, never(when())),),
     ),
     Mutant(
+        "claimed-behind-what-was-given-up",
+        Promise.AHEAD,
+        "A binlog that was given up is whole only once its lineage goes on behind it.",
+        (
+            "tests/unit/stream/test_tracking.py::test_what_a_binlog_has_gained_is_not_in_while_it_is_read_again",
+        ),
+        ((Coverage._is_left, always(comparison(2, of=2))),),
+    ),
+    Mutant(
         "spool-lock",
         Promise.SPOOL,
         "One streamer holds a spool.",

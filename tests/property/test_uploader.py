@@ -378,7 +378,7 @@ class Streaming(RuleBasedStateMachine):
         self.promises.objects_are_right()
         for one in self.streamers:
             if one is not None:
-                self.promises.remember(one.uploader, LINEAGE, one.coverage, one.born)
+                self.promises.remember(one.uploader, one.coverage, one.born)
         self.forgive()
         for place in self.promises.promised:
             self.still_there(place)

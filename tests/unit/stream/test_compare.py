@@ -12,6 +12,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
@@ -178,8 +179,7 @@ def test_the_same_history(store: MemoryStore, tmp_path: Path) -> None:
     catalog = archive(store, *ours, size=size)
     server = source(tmp_path, *ours)
     assert server.find(catalog) == Common(
-        place=FilePosition(name(MOST), size),
-        gtids=GtidSet.parse(f"{UUID_A}:10-84"),
+        position=Position(binlog=name(MOST), offset=size, gtid_set=f"{UUID_A}:10-84"),
         whole=True,
         transactions=5,
     )
@@ -197,13 +197,13 @@ def test_the_last_common_transaction(store: MemoryStore, tmp_path: Path, forked_
     assert found is not None
     number = forked_at // 10
     transaction = ours[number - 1].transactions[forked_at % 10]
-    assert (found.place.binlog, found.gtids) == (
+    assert (found.position.binlog, found.position.gtid_set) == (
         name(number),
-        GtidSet.parse(f"{UUID_A}:10-{forked_at}"),
+        str(GtidSet.parse(f"{UUID_A}:10-{forked_at}")),
     )
     whole = forked_at % 10 == 9
     assert found.whole is whole
-    assert found.place.offset == (len(ours[number - 1].data) if whole else transaction.end)
+    assert found.position.offset == (len(ours[number - 1].data) if whole else transaction.end)
     assert len(server.probed) <= 8
 
 
@@ -238,7 +238,7 @@ def test_one_or_two_binlogs_are_compared_whole(tmp_path: Path, forked_at: int) -
     store, ours = Counting(), history()
     found = source(tmp_path, *history(forked_at)).find(archive(store, *ours), beginning=150)
     assert found is not None
-    assert str(found.gtids) == f"{UUID_A}:10-{forked_at}"
+    assert found.position.gtid_set == f"{UUID_A}:10-{forked_at}"
     assert 0 < store.asked < 150 * MOST + 2 * len(ours[0].data)
 
 
@@ -249,7 +249,7 @@ def test_a_later_binlog_that_only_begins_alike(store: MemoryStore, tmp_path: Pat
     assert theirs[1].data[:100] == ours[1].data[:100]
     found = source(tmp_path, *theirs).find(archive(store, *ours))
     assert found is not None
-    assert (found.place.binlog, str(found.gtids)) == (name(1), f"{UUID_A}:10-15")
+    assert (found.position.binlog, found.position.gtid_set) == (name(1), f"{UUID_A}:10-15")
 
 
 def test_damage_that_both_have_is_equal(store: MemoryStore, tmp_path: Path) -> None:
@@ -260,10 +260,10 @@ def test_damage_that_both_have_is_equal(store: MemoryStore, tmp_path: Path) -> N
     theirs[4].data[:] = store.get(key)
     found = source(tmp_path, *theirs).find(catalog)
     assert found is not None
-    assert (found.place.binlog, str(found.gtids)) == (name(6), f"{UUID_A}:10-65")
+    assert (found.position.binlog, found.position.gtid_set) == (name(6), f"{UUID_A}:10-65")
     found = source(tmp_path / "again", *theirs[:5]).find(catalog)
     assert found is not None
-    assert (found.place.binlog, found.whole, found.place.offset) == (
+    assert (found.position.binlog, found.whole, found.position.offset) == (
         name(5),
         True,
         len(ours[4].data),
@@ -300,7 +300,7 @@ def test_a_source_that_has_purged_the_first_ones(store: MemoryStore, tmp_path: P
     catalog = archive(store, *history())
     found = source(tmp_path, *history(forked_at=64)[4:], first=5).find(catalog)
     assert found is not None
-    assert str(found.gtids) == f"{UUID_A}:10-64"
+    assert found.position.gtid_set == f"{UUID_A}:10-64"
 
 
 def test_a_shorter_binlog_there(store: MemoryStore, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_shorter_binlog_there(store: MemoryStore, tmp_path: Path) -> None:
     del theirs[-1].data[end:]
     found = source(tmp_path, *theirs).find(archive(store, *ours))
     assert found is not None
-    assert (found.place, found.whole) == ((name(MOST), end), False)
+    assert (found.position.place, found.whole) == ((name(MOST), end), False)
 
 
 def test_common_ends_with_a_transaction(store: MemoryStore, tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_common_ends_with_a_transaction(store: MemoryStore, tmp_path: Path) -> N
     found = source(tmp_path, *ours).find(catalog)
     assert found is not None
     assert found.whole
-    assert found.place.offset == transaction.begin
+    assert found.position.offset == transaction.begin
 
 
 def test_anonymous_transactions_are_compared_as_well(store: MemoryStore, tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_anonymous_transactions_are_compared_as_well(store: MemoryStore, tmp_pat
     )
     found = source(tmp_path, theirs).find(archive(store, ours))
     assert found is not None
-    assert (found.place.offset, found.gtids) == (ours.transactions[3].end, None)
+    assert (found.position.offset, found.position.gtid_set) == (ours.transactions[3].end, "")
 
 
 def test_a_source_that_cannot_be_read(store: MemoryStore, tmp_path: Path) -> None:
@@ -375,14 +375,14 @@ def test_the_cut_is_where_the_first_missing_transaction_begins(
         place, end = (name(MOST), ours[-1].transactions[0].begin), last
     else:
         place = (name(end // 10), ours[end // 10 - 1].transactions[end % 10].end)
-    assert found == (place, GtidSet.parse(f"{UUID_A}:10-{end}"))
+    assert found == Position.of(FilePosition(*place), GtidSet.parse(f"{UUID_A}:10-{end}"))
 
 
 @pytest.mark.parametrize("executed", ["", f"{UUID_B}:1-9", f"{UUID_A}:11-90"])
 def test_a_server_that_lacks_the_first_transaction(store: MemoryStore, executed: str) -> None:
     """The lineage begins with nothing before it: that much everybody has, and it proves nothing."""
     found = cut(archive(store, *history()), LINEAGE, GtidSet.parse(executed))
-    assert found is None or (found[0].binlog, str(found[1])) == (name(1), "")
+    assert found is None or (found.binlog, found.gtid_set) == (name(1), "")
 
 
 def test_anonymous_transactions_cannot_be_cut(store: MemoryStore) -> None:
@@ -432,7 +432,7 @@ def test_numbers_that_go_back_cut_nothing(
         return
     number, transaction = at
     assert found is not None
-    assert found[0] == (name(number), made[number - 1].transactions[transaction].begin)
+    assert found.place == (name(number), made[number - 1].transactions[transaction].begin)
 
 
 def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None:
@@ -446,8 +446,8 @@ def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None
     store.put(key, bytes(data))
     found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-65"))
     assert found is not None
-    assert found[0].binlog == name(5)
-    assert str(found[1]) == f"{UUID_A}:10-59"
+    assert found.binlog == name(5)
+    assert found.gtid_set == f"{UUID_A}:10-59"
 
 
 # Another server with the same ids

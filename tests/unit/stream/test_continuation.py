@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.documents import Parent
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids, parse
-from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.stream.continuation import (
     Begin,
@@ -323,9 +324,8 @@ def test_a_successor_that_has_everything() -> None:
 
 def test_a_successor_that_lost_some() -> None:
     """The parent is cut at the last transaction that both have, which the archive's bytes tell."""
-    cut = parent(
-        known_end(), "exact", place=FilePosition(name(4), 80), gtids=gtids(f"{UUID_A}:1-8")
-    )
+    at = Position(binlog=name(4), offset=80, gtid_set=f"{UUID_A}:1-8")
+    cut = parent(known_end(), "exact", at=at)
     had = gtids(f"{UUID_A}:1-8,{UUID_B}:1-2")
     asked = says({3: f"{UUID_A}:1-8,{UUID_B}:1", 2: f"{UUID_A}:1-8", 1: ""})
     found = successor(known_end(), had, rows(1, 2, 3), asked, cut=lambda _: cut)
@@ -339,7 +339,8 @@ def test_a_successor_that_lost_some() -> None:
 def test_a_successor_of_which_numbers_do_not_tell_what_it_has(executed: str) -> None:
     """Numbers that go back are smaller than those before them: nothing proves the join."""
     known_end = mariadb_known_end(goes_back=True)
-    cut = parent(known_end, "exact", place=FilePosition(name(4), 80), gtids=mariadb("0-7-7,1-8-3"))
+    at = Position(binlog=name(4), offset=80, gtid_set="0-7-7,1-8-3")
+    cut = parent(known_end, "exact", at=at)
     asked = says({1: "", 2: "0-7-6,1-8-3"})
     found = successor(known_end, mariadb(executed), rows(1, 2), asked, cut=lambda _: cut)
     assert (found.begin, found.parent) == (name(1), parent(known_end, "unknown"))

@@ -134,8 +134,8 @@ def test_a_round_is_of_the_lineage_that_is_written(lineage: Lineage | None) -> N
     """Before one is known there is nothing to do."""
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN, pages=())
-    coverage = SimpleNamespace(has=upto(SPAN)) if lineage else None
-    tracking: Any = SimpleNamespace(lineage=lineage, coverage=coverage)
+    coverage = SimpleNamespace(has=upto(SPAN), lineage=lineage) if lineage else None
+    tracking: Any = SimpleNamespace(coverage=coverage)
     pager = Pager(store=store, layout=LAYOUT, tracking=tracking, stop=Stop())
     assert pager.round(pause_seconds=0) == (1 if lineage else 0)
     assert pager.round(pause_seconds=0) == 0

@@ -48,7 +48,7 @@ def stock(*, unsaved_bytes: int = 0, closed_binlogs: int = 0, **known: Any) -> S
     uploads = UploadStatus(
         binlogs=1, unsaved_bytes=unsaved_bytes, closed_binlogs=closed_binlogs, requests_in_flight=2
     )
-    return Stock(**{"uploads": uploads, "flush_interval": 1.0, **known})
+    return Stock(uploads=uploads, **known)
 
 
 class Parts:
@@ -71,6 +71,8 @@ class Parts:
                 binlog=BinlogName.parse("b.000003"), offset=500, gtid_set=f"{UUID}:1-9"
             ),
             following=name(3),
+            lineage=replace(LINEAGE, first_binlog=name(1)),
+            grows=True,
             contradictions=0,
             has=lambda binlog: binlog in self.archived,
         )
@@ -88,9 +90,8 @@ class Parts:
         )
         self.tracking: Any = SimpleNamespace(
             coverage=self.coverage,
-            covered_until=lambda: self.covered,
-            lineage=(grows := replace(LINEAGE, first_binlog=name(1))),
-            newest_lineage=grows,
+            newest=self.coverage,
+            covered_until=lambda _: self.covered,
             server_uuid=UUID,
             is_behind=False,
         )
@@ -124,6 +125,11 @@ class Parts:
             clock=lambda: self.now,
         )
         self.answer()
+
+    def failed(self, error: StoreError, now: float) -> None:
+        """A request of this thread has failed, and is repeated."""
+        self.counts.failed(error)
+        self.pulse.failed(now)
 
     def _room(self, _: object) -> Room:
         if isinstance(self.disk, SpoolError):
@@ -264,7 +270,8 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     parts.stock = stock()
     parts.go(2)
     assert parts.codes == []
-    parts.stock = stock(unsaved_bytes=5, flush_interval=150.0)
+    parts.stock = stock(unsaved_bytes=5)
+    parts.uploads.pace.flush_interval = 150.0
     parts.go(205)
     assert parts.status.healthy
     parts.go(10)
@@ -274,8 +281,8 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
 def test_a_request_that_fails_again_and_again() -> None:
     """From its first failure on until it succeeds, whatever else does; others go on failing."""
     parts = Parts()
-    other = threading.Thread(target=parts.pulse.failed, args=(StoreError("500"), parts.now + 20))
-    parts.pulse.failed(StoreError("503", hint="wait"), parts.now)
+    other = threading.Thread(target=parts.failed, args=(StoreError("500"), parts.now + 20))
+    parts.failed(StoreError("503", hint="wait"), parts.now)
     other.start()
     other.join()
     parts.go(4)
@@ -289,7 +296,7 @@ def test_a_request_that_fails_again_and_again() -> None:
     assert parts.pulse.over(succeeded=True, now=parts.now) is not None
     assert parts.pulse.failing_since == parts.now - 14
     assert parts.codes == [("store", "warning")]
-    parts.pulse.failed(StoreError("503 again"), parts.now)
+    parts.failed(StoreError("503 again"), parts.now)
     assert parts.pulse.over(succeeded=False, now=parts.now) is None
     assert parts.pulse.over(succeeded=True, now=parts.now) == (0, False), "one is over, not all"
     parts.go(31)
@@ -313,8 +320,8 @@ def test_an_upload_that_fails_again_and_again() -> None:
 def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
     """Also on an idle source, which brings nothing into the bucket; others go on failing."""
     parts = Parts()
-    other = threading.Thread(target=parts.pulse.failed, args=(StoreError("500"), parts.now + 20))
-    parts.pulse.failed(StoreError("503"), parts.now)
+    other = threading.Thread(target=parts.failed, args=(StoreError("500"), parts.now + 20))
+    parts.failed(StoreError("503"), parts.now)
     other.start()
     other.join()
     parts.go(31)
@@ -323,7 +330,7 @@ def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
     assert parts.pulse.failing_since == parts.now - 11
     parts.go(1)
     assert parts.codes == [("store", "warning")]
-    parts.pulse.failed(StoreError("503"), parts.now)
+    parts.failed(StoreError("503"), parts.now)
     assert parts.pulse.over(succeeded=False, now=parts.now) is None
     assert parts.pulse.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
     assert parts.pulse.over(succeeded=True, now=parts.now) is None
@@ -432,7 +439,7 @@ def test_before_the_source_and_the_lineage_are_known() -> None:
     """None, not 0."""
     parts = Parts()
     parts.watch.source_state = SourceState()
-    parts.tracking.coverage = parts.tracking.lineage = parts.tracking.newest_lineage = None
+    parts.tracking.coverage = parts.tracking.newest = None
     parts.runs.reached = lambda: None
     status = parts.status
     assert status.lag == Lag()
@@ -445,7 +452,7 @@ def test_nothing_is_durable_yet() -> None:
     parts = Parts()
     parts.coverage.durable, parts.coverage.following = None, name(1)
     parts.archived.clear()
-    parts.tracking.lineage = replace(LINEAGE, gtid_set=f"{UUID}:1-5")
+    parts.coverage.lineage = replace(LINEAGE, gtid_set=f"{UUID}:1-5")
     status = parts.status
     assert (status.lag.bytes, status.lag.transactions) == (2500, 4)
     assert status.purge.statement is None
@@ -534,7 +541,7 @@ def test_a_heartbeat_is_of_one_moment() -> None:
         status=parts.reporter.status,
     )
     vars(parts.tracking).update(time_zone=None, unlogged=None, leaves_out=())
-    parts.pulse.failed(StoreError("503"), parts.now)
+    parts.failed(StoreError("503"), parts.now)
     parts.go(31)
     beat = Loop._progress(loop, BEAT)
     assert beat.status is not None
@@ -569,7 +576,7 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
         asked.append(1)
         if len(asked) == 1:
             raise error
-        return [parts.tracking.lineage]
+        return [parts.coverage.lineage]
 
     store = MemoryStore()
     store.put(LAYOUT.backup(BACKUP.id), BACKUP.to_json())
@@ -577,7 +584,7 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
     parts.reporter.look_at_history(catalog)
     parts.reporter.look_at_history(catalog)
     assert (parts.status.history, len(asked)) == (None, 1)
-    parts.tracking.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
+    parts.coverage.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
     parts.reporter.look_at_history(catalog)
     assert len(asked) == 2
     assert parts.status.history is not None

@@ -14,8 +14,9 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import MysqlConfig, StreamConfig
 from binlog2s3.errors import Binlog2s3Error, GapError, SourceError, UnloggedError
@@ -213,8 +214,7 @@ def ask(program: Path) -> Asks:
 
 def common(binlog: int, offset: int, *, whole: bool = True) -> Common:
     return Common(
-        place=FilePosition(name(binlog), offset),
-        gtids=GtidSet.parse(f"{UUID_A}:1-8"),
+        position=Position(binlog=name(binlog), offset=offset, gtid_set=f"{UUID_A}:1-8"),
         whole=whole,
         transactions=3,
     )

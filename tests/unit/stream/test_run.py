@@ -12,6 +12,7 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import FilePosition
@@ -287,7 +288,8 @@ def written() -> Source:
 
 def all_equal(known_end: KnownEnd) -> Common:
     """The source has all bytes of the bucket."""
-    return Common(place=known_end.end, gtids=known_end.gtids, whole=True, transactions=1)
+    at = Position.of(known_end.end, known_end.gtids)
+    return Common(position=at, whole=True, transactions=1)
 
 
 def life(process: Process) -> Iterator[None]:
@@ -397,7 +399,8 @@ def test_a_spool_that_parts_from_the_bucket(tmp_path: Path) -> None:
     gtids = GtidSet.parse(source.gtids_at(FIRST, common))
 
     def compared(_: KnownEnd) -> Common:
-        return Common(place=FilePosition(FIRST, common), gtids=gtids, whole=False, transactions=2)
+        at = Position.of(FilePosition(FIRST, common), gtids)
+        return Common(position=at, whole=False, transactions=2)
 
     process.resumption.compared = compared  # type: ignore[method-assign]
     assert process.run() == 0

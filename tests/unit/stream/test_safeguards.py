@@ -51,7 +51,7 @@ from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWh
 from binlog2s3.stream.archive_end import known_end_of
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, unservable
 from binlog2s3.stream.remote import sweep
-from binlog2s3.stream.resume import NextRun
+from binlog2s3.stream.resume import Doubt, NextRun
 from binlog2s3.stream.retry import delay
 from binlog2s3.stream.run import Event, Memory, Run, Runs, State
 from binlog2s3.stream.shutdown import Stop
@@ -62,6 +62,7 @@ from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.uploader import backoff
+from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT
@@ -1176,7 +1177,7 @@ def test_a_run_begins_with_a_question_on_a_new_connection(runs: Any) -> None:
     connections = [Asked(FACTS, b""), Asked(new, b"")]
     connections[1].close()  # it is made anew
     runs._connect = lambda: connections.pop(0)
-    runs._tracking.lineage = None
+    runs._tracking.coverage = None
     runs._resumption.next_run = lambda server, *_: server.facts()
     assert [runs._ask(), runs._ask()] == [FACTS, new]
 
@@ -1193,7 +1194,7 @@ def test_the_loop_goes_on_while_the_source_is_asked(runs: Any) -> None:
     stepped = threading.Event()
     runs._uploads.step = lambda _: stepped.set()
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._tracking.lineage = None
+    runs._tracking.coverage = None
 
     def next_run(*_: object) -> str:
         for _ in range(3):
@@ -1219,7 +1220,8 @@ def test_what_is_read_again_does_not_shorten_what_is_known(runs: Any, *, closed:
     again.state = TrackState.CLOSED if closed else again.state
     assert again.size < known.size
     runs._tracking.known = known_end
-    runs._tracking.lineage, runs._tracking._handed = HISTORY, again
+    runs._tracking.coverage = Coverage(HISTORY, None, FIRST)
+    runs._tracking._handed = again
     runs._connect = lambda: Asked(FACTS, b"")
     runs._resumption.next_run = lambda _, known_end, __: known_end
     asked = runs._ask()
@@ -1235,6 +1237,47 @@ def test_what_is_read_again_does_not_shorten_what_is_known(runs: Any, *, closed:
         assert given_up is not None
         assert given_up.parent is not None
         assert given_up.parent.offset == known.size
+
+
+def test_refusals_are_counted_where_the_source_was_asked(runs: Any) -> None:
+    """Not where it is known to end: what was read meanwhile is brought in before it is asked again.
+
+    Else the third refusal, after which the history goes on behind a gap, would come one sooner.
+    """
+    made = two_of_a_server(NOW)[0]
+    runs._tracking.coverage = Coverage(HISTORY, None, FIRST)
+    runs._tracking._handed = begun_track(made, len(made.data))
+    runs._tracking._uploads = SimpleNamespace(done=True)
+    runs._connect = lambda: Asked(FACTS, b"")
+    runs._resumption.next_run = lambda *_: "there"
+    runs.memory = Memory().asked_at(FilePosition(FIRST, 4))
+    refused = SourceError("it cannot be sent", unservable=True)
+    for refusals in (1, 2):
+        runs.memory = runs.memory.learned(refused, None)
+        assert runs.memory.refusals == refusals
+    assert runs._before_asking() is Event.DONE
+    runs._ask()
+    assert runs.memory.refusals == 0
+    for is_left in (False, False, True):
+        runs.memory = runs.memory.learned(refused, None)
+        assert bool(runs.memory.doubt and runs.memory.doubt.refused) is is_left
+        runs._ask()
+
+
+def test_a_first_binlog_of_which_no_more_comes_is_not_waited_for(runs: Any) -> None:
+    """The source was refused twice, and is asked again."""
+    made = two_of_a_server(NOW)[0]
+    torn = begun_track(made, made.ends[0])
+    assert not torn.begun
+    runs._tracking._uploads = SimpleNamespace(
+        done=True, abandon=lambda _: None, drop=lambda _: None, counts=Counts()
+    )
+    runs._tracking.admit(torn)
+    rounds = iter(range(100))
+    runs._uploads.step = lambda _: next(rounds)
+    runs.memory = Memory(doubt=Doubt(why="it cannot be sent"))
+    assert runs._before_asking() is Event.DONE
+    assert runs._tracking.last is None
 
 
 def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -> None:
@@ -1258,7 +1301,7 @@ def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -
 
     runs._uploads.step = step
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._tracking.lineage = None
+    runs._tracking.coverage = None
     runs._resumption.next_run = next_run
     with pytest.raises(SourceError, match="the histories part"):
         runs._ask()

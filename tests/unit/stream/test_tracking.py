@@ -42,12 +42,14 @@ PARENT = parent_of("20250101T000000Z-3e11fa47-0000", binlog="b.000009", join="un
 
 
 def binlog(
-    number: int = 1, *, end: bool = False, timestamp: int = NOW, started: bool = False
-) -> bytes:
-    """Number n has transaction n; `started`: a start of the server began it."""
+    number: int = 1, *, end: bool = False, timestamp: int = NOW, started: bool = False,
+    more: int = 0,
+) -> bytes:  # fmt: skip
+    """Number n has transaction n, and `more`; `started`: a start of the server began it."""
     writer = BinlogWriter(timestamp=timestamp, created=timestamp if started else 0)
     writer.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{number - 1}" if number > 1 else ""))
-    writer.transaction([statement("insert")], gtid=(UUID_A, "", number))
+    for later in range(number, number + 1 + more):
+        writer.transaction([statement("insert")], gtid=(UUID_A, "", later))
     if end:
         writer.rotate(str(name(number + 1)))
     return bytes(writer.data)
@@ -122,12 +124,33 @@ class Bench:
         self.wants_list |= self.tracking.judge({})
         return track
 
-    def perform(self, lineage: str = "") -> None:
-        """All requests are made, or those of a lineage alone."""
+    def follow(
+        self,
+        listed: tuple[ServerBinlog, ...],
+        leaves_out: tuple[str, ...] | None = None,
+        time_zone: SystemZone | None = None,
+        started_at: datetime | None = None,
+    ) -> None:
+        """A run begins, before which the server has said this."""
+        run: Any = SimpleNamespace(
+            facts=SimpleNamespace(uuid=self.tracking.server_uuid),
+            listed=listed,
+            leaves_out=leaves_out,
+            time_zone=time_zone,
+            started_at=started_at,
+            gtids_outside="",
+        )
+        self.tracking.follow(run)
+
+    def perform(self, lineage: str = "", number: int = 0) -> None:
+        """All requests are made, or those of a lineage, or of a binlog, alone."""
         waiting = []
         while self.workers.tasks:
             job = getattr(self.workers.tasks[0][0], "job", None)
-            if not lineage or job is None or job.lineage == lineage:
+            is_wanted = job is None or (
+                lineage in ("", job.lineage) and number in (0, job.track.name.number)
+            )
+            if is_wanted:
                 self.workers.perform()
             else:
                 waiting.append(self.workers.tasks.pop(0))
@@ -141,6 +164,9 @@ class Bench:
             self.perform()
             self.uploads.step(0)
             self.wants_list |= self.tracking.judge({})
+
+    def covered_until(self) -> datetime | None:
+        return self.tracking.covered_until(self.tracking.newest)
 
     def lineages(self) -> list[Lineage]:
         return Catalog(self.store, LAYOUT).lineages()
@@ -215,6 +241,53 @@ def test_what_is_still_on_its_way_is_not_durable(bench: Bench) -> None:
     bench.tracking.begin(UUID_B, "mysql", None)
     bench.tracking.resume(known_end)
     assert bench.tracking.coverage.durable == known_end.position
+
+
+def test_what_comes_after_bytes_that_are_on_their_way_is_not_durable(bench: Bench) -> None:
+    """The same, and the first one goes on with its next binlog, which arrives sooner."""
+    bench.tracking.begin(UUID_A, "mysql", None)
+    bench.admit(1, binlog(1, end=True))
+    known_end = bench.tracking.end
+    assert known_end is not None
+    assert known_end.closed
+    bench.tracking.begin(UUID_B, "mysql", None)
+    bench.tracking.resume(known_end)
+    following = bench.admit(2)
+    for _ in range(10):
+        bench.now += 2
+        bench.uploads.step(0)
+        bench.perform(number=2)
+        bench.uploads.step(0)
+    assert bench.readable(bench.lineage) == {"b.000002": "open"}
+    assert bench.tracking.coverage is not None
+    assert bench.tracking.coverage.durable is None
+    bench.settle()
+    assert bench.readable(bench.lineage) == {"b.000001": "archived", "b.000002": "open"}
+    assert bench.tracking.coverage.durable == Position.of(following.end, following.gtids_after())
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_history_goes_on_behind_a_binlog_that_has_no_end(bench: Bench, *, is_left: bool) -> None:
+    """It is all there once the next one is read, also after another server was tried meanwhile."""
+    begin(bench)
+    known_end = bench.tracking.end
+    assert known_end is not None
+    if is_left:
+        bench.tracking.begin(UUID_B, "mysql", None)
+        bench.settle()
+        bench.tracking.resume(known_end)
+    else:
+        assert bench.tracking.last is not None
+        bench.tracking.abandon(bench.tracking.last)
+        bench.settle()
+    coverage = bench.tracking.coverage
+    assert coverage is not None
+    assert (coverage.durable, coverage.following) == (known_end.position, name(1))
+    following = bench.admit(2)
+    bench.settle()
+    assert coverage.durable == Position.of(following.end, following.gtids_after())
+    assert coverage.following == name(2)
+    assert coverage.has(name(1))
 
 
 def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
@@ -342,7 +415,7 @@ def test_a_first_binlog_that_was_begun_at_another_time_is_refused(bench: Bench) 
     assert track is not None
     bench.tracking.forget(track)
     bench.tracking.judge({})
-    assert all(job.is_past for job in bench.uploads.jobs)
+    assert track not in [job.track for job in bench.uploads.jobs]
 
 
 def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
@@ -358,6 +431,22 @@ def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
     assert durable is not None
     assert (durable.binlog, durable.offset) == (name(2), following.size)
     assert not any(name(1) in run.files() for run in bench.spool.runs())
+
+
+def test_a_binlog_that_has_not_begun_and_cannot_be_finished_holds_up_nothing(bench: Bench) -> None:
+    """The source gives no more of it: nothing waits for it, and the next one does not either."""
+    bench.tracking.begin(UUID_A, "mysql", None)
+    bench.admit(1, binlog(1, end=True))
+    torn = bench.admit(2, binlog(2)[:130])
+    bench.settle()
+    assert not bench.tracking.done
+    bench.tracking.abandon(torn)
+    assert bench.tracking.done
+    assert bench.tracking.end is not None
+    assert bench.tracking.end.last == name(1)
+    bench.admit(3)
+    bench.settle()
+    assert bench.readable(bench.lineage) == {"b.000001": "archived", "b.000003": "open"}
 
 
 def test_a_binlog_that_is_forgotten_leaves_no_trace(bench: Bench) -> None:
@@ -438,17 +527,17 @@ def seen(number: int, seconds: int) -> ServerPosition:
 
 def test_until_when_all_is_in(bench: Bench) -> None:
     """Of each history what was seen of it alone; not before all of the one before it is in."""
-    assert bench.tracking.covered_until() is None
+    assert bench.covered_until() is None
     begin(bench)
     assert bench.tracking.coverage is not None
     bench.tracking.seen(seen(1, 10))
     bench.tracking.seen(replace(seen(1, 99), uuid=UUID_B))  # a stranger's says nothing of ours
-    assert bench.tracking.covered_until() is None
+    assert bench.covered_until() is None
     bench.settle()
-    assert bench.tracking.covered_until() == START + timedelta(seconds=10)
+    assert bench.covered_until() == START + timedelta(seconds=10)
     bench.admit(2)
     bench.tracking.begin(UUID_B, "mysql", PARENT)
-    assert bench.tracking.covered_until() == START + timedelta(seconds=10)  # the one that was left
+    assert bench.covered_until() == START + timedelta(seconds=10)  # the one that was left
     bench.admit(5, server_uuid=UUID_B)
     bench.tracking.coverage.seen(seen(5, 20))
     for _ in range(10):  # the new history is in, the old one is not
@@ -458,9 +547,56 @@ def test_until_when_all_is_in(bench: Bench) -> None:
         bench.uploads.step(0)
         bench.tracking.judge({})
     assert bench.tracking.coverage.until == START + timedelta(seconds=20)
-    assert bench.tracking.covered_until() is None  # what was claimed of another one says nothing
+    assert bench.covered_until() is None  # what was claimed of another one says nothing
     bench.settle()
-    assert bench.tracking.covered_until() == START + timedelta(seconds=20)
+    assert bench.covered_until() == START + timedelta(seconds=20)
+
+
+def test_a_history_that_is_left_waits_for_the_one_before_it(bench: Bench) -> None:
+    """Three servers one after the other: all of the second's is in, of the first's nothing."""
+    begin(bench)
+    bench.tracking.begin(UUID_B, "mysql", PARENT)
+    bench.admit(5, server_uuid=UUID_B)
+    assert bench.tracking.coverage is not None
+    bench.tracking.coverage.seen(seen(5, 20))
+    for _ in range(10):
+        bench.now += 2
+        bench.uploads.step(0)
+        bench.perform(bench.lineage.id)
+        bench.uploads.step(0)
+    assert bench.tracking.coverage.until == START + timedelta(seconds=20)
+    bench.tracking.begin(UUID_A, "mysql", PARENT)
+    assert bench.covered_until() is None
+    bench.settle()
+    assert bench.covered_until() == START + timedelta(seconds=20)
+
+
+def test_what_a_binlog_has_gained_is_not_in_while_it_is_read_again(bench: Bench) -> None:
+    """It was brought in, and compared; the source has written more of it since."""
+    first = begin(bench)
+    bench.tracking.abandon(first)
+    bench.settle()
+    assert bench.tracking.done
+    coverage = bench.tracking.coverage
+    assert coverage is not None
+    durable = coverage.durable
+    assert durable is not None
+    longer = binlog(1, more=1)
+    at = replace(seen(1, 10), place=FilePosition(name(1), len(longer)))
+    bench.tracking.seen(at)
+    assert bench.covered_until() is None
+    assert not coverage.has(name(1))
+    bench.tracking.forget(first)
+    bench.admit(1, longer)
+    bench.tracking.seen(at)
+    assert bench.covered_until() is None
+    assert coverage.durable == durable
+    assert not coverage.has(name(1))
+    bench.settle()
+    assert bench.covered_until() == START + timedelta(seconds=10)
+    assert coverage.durable.offset == len(longer)
+    bench.admit(2)
+    assert not coverage.has(name(1)), "the source may yet finish it"
 
 
 def test_the_list_is_wanted_where_only_the_server_can_tell(bench: Bench) -> None:
@@ -480,7 +616,8 @@ def rows(*sizes: int) -> tuple[ServerBinlog, ...]:
 
 def behind_a_crash(bench: Bench, *sizes: int) -> Track:
     """A binlog without an end, the next one has begun; the run began when this was listed."""
-    bench.tracking.follow(rows(*sizes))
+    if sizes:
+        bench.follow(rows(*sizes))
     bench.tracking.begin(UUID_A, "mysql", None)
     track = bench.admit(1)
     track.state = TrackState.FOLLOWED
@@ -535,7 +672,7 @@ def test_what_is_read_has_the_sources_time_zone(bench: Bench) -> None:
     first = bench.track(bench.run(), 1, binlog(1))
     bench.tracking.admit(first)
     assert first.time_zone is None
-    bench.tracking.follow((), None, zone)
+    bench.follow(rows(1), None, zone)
     bench.tracking.judge({})
     assert first.time_zone == zone
     assert bench.tracking.lineage is not None
@@ -549,15 +686,15 @@ def test_an_open_binlog_has_all_that_the_source_said_of_it(bench: Bench) -> None
     The next binlog has what was said last.
     """
     bench.tracking.begin(UUID_A, "mysql", None)
-    bench.tracking.follow((), ("a=1",))
+    bench.follow(rows(1), ("a=1",))
     first = bench.admit(1)
-    bench.tracking.follow((), ("b=2",))
+    bench.follow(rows(1), ("b=2",))
     assert first.leaves_out == ("a=1", "b=2")
     assert bench.admit(2).leaves_out == ("b=2",)
     lineage = bench.lineage
     bench.said["leaves_out"] = ("a=1",)
     bench.tracking.resume(after(lineage, 2))
-    bench.tracking.follow((), ())
+    bench.follow(rows(1), ())
     assert bench.admit(3).leaves_out == ("a=1",)
     assert bench.admit(4).leaves_out == ()
 
@@ -583,7 +720,7 @@ def test_a_binlog_from_before_a_start_of_the_server_has_the_zone_of_then(
     now = TOKYO if same else UTC_ZONE
     started = datetime.fromtimestamp(NOW + 100, UTC)
     resumed(bench, TOKYO, 2)
-    bench.tracking.follow(rows(1, 2, 3, 4), None, now, started)
+    bench.follow(rows(1, 2, 3, 4), None, now, started)
     second = bench.admit(2, binlog(2, end=True))
     third = bench.admit(3, binlog(3, end=True, timestamp=NOW + 100))
     fourth = bench.admit(4, binlog(4, end=True, timestamp=NOW + 100, started=True))
@@ -595,8 +732,8 @@ def test_a_start_of_the_server_between_two_runs(bench: Bench) -> None:
     """What one run was told counts for the binlog that the server wrote then."""
     begin(bench)
     first, second = (datetime.fromtimestamp(NOW + more, UTC) for more in (0, 100))
-    bench.tracking.follow(rows(1, 2), None, TOKYO, first)
-    bench.tracking.follow(rows(1, 2, 3), None, UTC_ZONE, second)
+    bench.follow(rows(1, 2), None, TOKYO, first)
+    bench.follow(rows(1, 2, 3), None, UTC_ZONE, second)
     assert bench.admit(2, binlog(2, end=True)).time_zone == TOKYO
     last = binlog(3, timestamp=NOW + 100, started=True)
     assert bench.admit(3, last).time_zone == UTC_ZONE
@@ -605,9 +742,9 @@ def test_a_start_of_the_server_between_two_runs(bench: Bench) -> None:
 def test_what_another_server_said_is_forgotten(bench: Bench) -> None:
     """Its binlogs have the same names."""
     begin(bench)
-    bench.tracking.follow(rows(1, 2), None, TOKYO, datetime.fromtimestamp(NOW, UTC))
+    bench.follow(rows(1, 2), None, TOKYO, datetime.fromtimestamp(NOW, UTC))
     bench.tracking.begin(UUID_B, "mysql", None)
-    bench.tracking.follow(rows(1, 2), None, UTC_ZONE, datetime.fromtimestamp(NOW + 100, UTC))
+    bench.follow(rows(1, 2), None, UTC_ZONE, datetime.fromtimestamp(NOW + 100, UTC))
     assert bench.admit(2, binlog(2)).time_zone == UTC_ZONE
 
 
@@ -691,7 +828,7 @@ def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> 
     )
     begin(bench)
     bench.settle()
-    bench.tracking.lineage = None
+    bench.tracking.coverage = None
     lineage = bench.lineages()[0]
     bench.witnessed[lineage.id] = seen
     bench.tracking.unlogged = None

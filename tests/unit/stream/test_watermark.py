@@ -11,6 +11,7 @@ from binlog2s3.server.connection import ServerPosition
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.watermark import Coverage
 from tests.binlog_writer import UUID_A, BinlogWriter
+from tests.streamer import HISTORY
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -43,7 +44,7 @@ def at(number: int, offset: int, gtid_set: str) -> Position:
 
 def test_the_clock_is_claimed_only_once_its_position_is_durable() -> None:
     """A position in a binlog that is not archived proves nothing yet; the latest one counts."""
-    coverage = Coverage(None, name(1))
+    coverage = Coverage(HISTORY, None, name(1))
     coverage.seen(seen(1, 10))
     coverage.seen(seen(1, 12))
     coverage.seen(seen(2, 14))
@@ -56,7 +57,7 @@ def test_the_clock_is_claimed_only_once_its_position_is_durable() -> None:
 
 def test_a_source_before_what_is_durable_proves_nothing() -> None:
     """After a RESET the same names come again: what was committed since then is not here."""
-    coverage = Coverage(at(3, 500, ""), name(4))
+    coverage = Coverage(HISTORY, at(3, 500, ""), name(4))
     coverage.seen(seen(1, 10, 4000))
     coverage.seen(seen(3, 12, 499))
     assert (coverage.until, coverage.contradictions) == (None, 2)
@@ -66,7 +67,7 @@ def test_a_source_before_what_is_durable_proves_nothing() -> None:
 
 def test_a_clock_that_is_set_back_takes_back_what_was_claimed() -> None:
     """What is committed then has earlier times; what waits to be claimed by the old clock too."""
-    coverage = Coverage(at(3, 500, ""), name(4))
+    coverage = Coverage(HISTORY, at(3, 500, ""), name(4))
     coverage.seen(seen(3, 3600, 500))
     assert coverage.until == START + timedelta(seconds=3600)
     coverage.seen(seen(4, 3610, 50))
@@ -80,7 +81,7 @@ def test_a_clock_that_is_set_back_takes_back_what_was_claimed() -> None:
 
 def test_what_lies_behind_an_open_binlog_waits_for_it() -> None:
     """Until all of it can be read, by chunks or archived."""
-    coverage = Coverage(None, name(1))
+    coverage = Coverage(HISTORY, None, name(1))
     coverage.reached(at(2, 50, ""))
     coverage.archived(track(3))
     assert coverage.durable is None
@@ -96,7 +97,7 @@ def test_what_lies_behind_an_open_binlog_waits_for_it() -> None:
 
 def test_the_clock_is_claimed_up_to_the_offset() -> None:
     """Of an open binlog: not a byte early."""
-    coverage = Coverage(None, name(1))
+    coverage = Coverage(HISTORY, None, name(1))
     coverage.seen(seen(1, 10, 200))
     coverage.seen(seen(1, 12, 201))
     coverage.reached(at(1, 199, ""))
@@ -111,7 +112,7 @@ def test_the_clock_is_claimed_up_to_the_offset() -> None:
 
 def test_archived_up_to_the_first_without_an_entry() -> None:
     """Only of this name's numbers; a later one that is there does not count yet."""
-    coverage = Coverage(None, name(2))
+    coverage = Coverage(HISTORY, None, name(2))
     coverage.archived(track(3))
     assert [coverage.has(name(number)) for number in (1, 2, 3)] == [True, False, False]
     coverage.archived(track(2))
@@ -121,7 +122,7 @@ def test_archived_up_to_the_first_without_an_entry() -> None:
 
 def test_a_claim_is_no_later_than_what_is_settled() -> None:
     """A statement that still runs may be stamped before the position was asked; none goes back."""
-    coverage = Coverage(None, name(1))
+    coverage = Coverage(HISTORY, None, name(1))
     coverage.reached(at(1, 100, ""))
     coverage.seen(replace(seen(1, 10, 100), settled_at=START + timedelta(seconds=8)))
     assert coverage.until == START + timedelta(seconds=8)
@@ -129,3 +130,36 @@ def test_a_claim_is_no_later_than_what_is_settled() -> None:
     assert coverage.until == START + timedelta(seconds=8)
     coverage.seen(replace(seen(1, 5, 100), settled_at=START + timedelta(seconds=3)))  # set back
     assert coverage.until == START + timedelta(seconds=3)
+
+
+def test_what_was_given_up_is_all_there_once_the_lineage_goes_on_behind_it() -> None:
+    """Until then the source may write more of it: then that is claimed once it has arrived."""
+    coverage = Coverage(HISTORY, None, name(1))
+    coverage.added(name(1))
+    coverage.given_up(ended := track(1))
+    coverage.seen(seen(1, 10, ended.size))
+    coverage.seen(seen(1, 12, ended.size + 1))
+    assert (coverage.until, coverage.following) == (START + timedelta(seconds=10), name(1))
+    assert not coverage.has(name(1))
+    coverage.added(name(2))
+    assert (coverage.until, coverage.following) == (START + timedelta(seconds=12), name(2))
+    assert coverage.has(name(1))
+    coverage.reached(at(2, 50, ""))
+    coverage.added(name(1))  # against all expectation: it is read again after all
+    assert coverage.durable == Position.of(ended.end, ended.gtids_after())
+    assert not coverage.has(name(1))
+    coverage.seen(seen(1, 14, ended.size + 1))
+    assert coverage.until == START + timedelta(seconds=12)
+
+
+def test_what_was_given_up_and_is_read_again_is_open() -> None:
+    """The next one alone does not end it."""
+    coverage = Coverage(HISTORY, None, name(1))
+    coverage.given_up(track(1))
+    coverage.added(name(1))
+    coverage.added(name(2))
+    assert coverage.following == name(1)
+    assert not coverage.has(name(1))
+    coverage.archived(track(1))
+    assert coverage.following == name(2)
+    assert coverage.has(name(1))
