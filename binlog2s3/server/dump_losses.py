@@ -4,7 +4,6 @@ The rules are pure, over rows of information_schema. What the account may not se
 does not have, is not known, and no reason to make no backup. No row of a table is read.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from binlog2s3.binlog.tables import table_name
 from binlog2s3.errors import SourceError
 from binlog2s3.formatting import cut, one_line, some
 from binlog2s3.server.connection import Server
+from binlog2s3.server.expressions import depends_on_zone
 from binlog2s3.server.sql import text_of
 from binlog2s3.server.versioned import Versioned, versioned_tables
 
@@ -247,7 +247,8 @@ def zone_dependent(
             stored[_table(row)].add(name)
 
     def depends(row: Mapping[str, Any]) -> bool:
-        return _depends(text_of(row["expression"]), shown[_table(row)], stored[_table(row)])
+        table = _table(row)
+        return depends_on_zone(text_of(row["expression"]), shown[table], stored[table])
 
     before = -1
     while before != (before := sum(map(len, shown.values()))):  # one may use another
@@ -303,25 +304,7 @@ def computed_anew(
     )
 
 
-_NAME = re.compile(r"`((?:[^`]|``)*)`")
-_ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\b", re.IGNORECASE)
-_SECONDS = re.compile(r"\bunix_timestamp\(`((?:[^`]|``)*)`\)", re.IGNORECASE)
 _OF_VERSIONS = ("ROW START", "ROW END")
-
-
-def _depends(expression: str, shown: set[str], stored: set[str]) -> bool:
-    """Whether it uses one of the columns `shown`, or a function that asks for the time zone.
-
-    The seconds of a TIMESTAMP that is `stored` are what they are in every zone.
-    """
-
-    def name_of(match: re.Match[str]) -> str:
-        return match[1].replace("``", "`").lower()
-
-    rest = _SECONDS.sub(lambda match: "0" if name_of(match) in stored else match[0], expression)
-    return any(name_of(match) in shown for match in _NAME.finditer(rest)) or bool(
-        _ZONED.search(rest)
-    )
 
 
 def _is_generated(row: Mapping[str, Any]) -> bool:

@@ -302,6 +302,11 @@ LOST = (
         "DROP TABLE shop.z",
         "shop.z: day",
     ),
+    (
+        "CREATE TABLE shop.z (id INT, `ÄT` TIMESTAMP, s VARCHAR(9) AS (CONCAT('`', `ät`)) STORED)",
+        "DROP TABLE shop.z",
+        "shop.z: s",
+    ),
 )
 SPATIAL_SYSTEM = (
     "CREATE SPATIAL REFERENCE SYSTEM 990001 NAME 'mine' DEFINITION 'GEOGCS[\"mine\","

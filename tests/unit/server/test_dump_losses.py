@@ -106,6 +106,7 @@ def test_a_computed_float_is_exact() -> None:
         ([stored("a", "unix_timestamp(`ts`) + hour(`ts`)")], [], ["a"]),
         ([stored("made", "`dt`"), stored("a", "unix_timestamp(`made`)")], [], ["made", "a"]),
         ([stored("b", "`a``b`")], [], ["b"]),
+        ([stored("b", "concat(_utf8mb4\\'`\\',`ts`)")], [], ["b"]),
         ([stored("rs", "ROW START", "timestamp"), stored("re", "ROW END", "timestamp")], [], []),
         ([], [of("k", "hour(`ts`)")], ["k"]),
         ([], [of("k", "(`n` * 2)")], []),
