@@ -256,6 +256,11 @@ class PlanPiece:
     greatest_commit_us: int | None = None
 
     @property
+    def served_name(self) -> str:
+        """The name of its binlog at the target, different for each piece."""
+        return f"{self.lineage}.{self.binlog}"
+
+    @property
     def size(self) -> int:
         """How many bytes are applied."""
         return self.end - self.begin - sum(end - begin for begin, end in self.left_out)

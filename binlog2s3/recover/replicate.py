@@ -22,7 +22,7 @@ from binlog2s3.recover.applier_error import (
     advised,
     failed_transaction,
 )
-from binlog2s3.recover.channel import Channel, State, channel_of, name_of
+from binlog2s3.recover.channel import Channel, State, channel_of
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import (
     BinlogPosition,
@@ -32,7 +32,7 @@ from binlog2s3.recover.model import (
     PlanPiece,
     ProgressReport,
 )
-from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
+from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Window
 from binlog2s3.recover.seam import told_executed
 from binlog2s3.recover.target import CHANNEL, TargetFacts, refuse_full_disk
 from binlog2s3.replication.login import Account
@@ -206,11 +206,12 @@ class Replication:
             for piece, data in self._work.open_stream(wanted):
                 yield piece, data if last is None else _noting(data, last)
 
-        served = Served(pieces=pieces, name_of=name_of, open=opened, not_of=self._facts.server_id)
         return PlanSource(
             self._identity(),
             self._account,
-            served,
+            pieces,
+            opened,
+            not_of=self._facts.server_id,
             at=self._listen.endpoint(),
             window=self._window,
         )
@@ -341,7 +342,7 @@ class Replication:
         else:
             self._tell(0, 0)
         last = self._plan.pieces[-1]
-        if state.log == name_of(last) and state.offset >= last.end:
+        if state.log == last.served_name and state.offset >= last.end:
             return True
         if not state.applies:
             raise self._explained(self._channel.failure(state), state)
