@@ -6,7 +6,7 @@ does not have, is not known, and no reason to make no backup. No row of a table 
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from binlog2s3.binlog.gtid import Flavour
@@ -16,7 +16,6 @@ from binlog2s3.formatting import cut, one_line, some
 from binlog2s3.server.connection import Server
 from binlog2s3.server.expressions import depends_on_zone
 from binlog2s3.server.sql import text_of
-from binlog2s3.server.versioned import Versioned, versioned_tables
 
 Rows = Sequence[Mapping[str, Any]]
 _MOST, _NAME_MOST = 5, 200
@@ -106,17 +105,8 @@ class Loss:
     refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DumpSource:
-    """What is known of a server before it is dumped."""
-
-    versioned: Versioned = field(default_factory=Versioned)
-    losses: tuple[Loss, ...] = ()
-
-
-def dump_source(server: Server, flavour: Flavour) -> DumpSource:
+def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
     """Ask the server. Raises SourceError only if it does not answer."""
-    versioned = versioned_tables(server) if flavour == "mariadb" else Versioned()
 
     def ask(statement: str) -> Rows:
         try:
@@ -145,7 +135,7 @@ def dump_source(server: Server, flavour: Flavour) -> DumpSource:
         either = zone_dependent(columns, checks, timestamps, keys)
         checked = [name for name in either if name not in kept]
         found += computed_anew(kept, checked, ask(ZONE), flavour) if kept or checked else ()
-    return DumpSource(versioned, tuple(found))
+    return tuple(found)
 
 
 # The rules

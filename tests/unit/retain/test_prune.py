@@ -118,7 +118,9 @@ class World(Archive):
         config = PruneConfig(s3=S3, source="orders", **given)
         out = out or StringIO()
         with redirect_stdout(out):
-            Prune(config, Bucket(self, self.clock, kept), at_once=at_once).run()
+            Prune(
+                config, Bucket(Catalog(self, LAYOUT), lambda: self.clock, kept), at_once=at_once
+            ).run()
         return out.getvalue()
 
     def numbers(self, lineage: str = ID) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import SourceError
 from binlog2s3.server import dump_losses
-from binlog2s3.server.dump_losses import Loss, dump_source
+from binlog2s3.server.dump_losses import Loss, losses_of
 from tests.unit.recover.fake_server import Rows, fake
 
 T = {"db": "d", "tab": "t"}
@@ -37,7 +37,7 @@ def of(name: str, expression: str) -> Any:
 
 
 def losses(answers: Mapping[str, Rows | Exception], flavour: Flavour = "mysql") -> tuple[Loss, ...]:
-    return dump_source(fake(answers), flavour).losses
+    return losses_of(fake(answers), flavour)
 
 
 FLOAT = column("f", type_="float")
