@@ -47,6 +47,7 @@ from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
     Latest,
+    OpenStream,
     Own,
     Plan,
     Request,
@@ -60,7 +61,6 @@ from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watch
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.pending import LOOKED_BACK, pending_at
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest

@@ -9,12 +9,12 @@ target has executed, because the target's disk may have no space for more.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.recover.model import Checked, PlanPiece, Stream
+from binlog2s3.recover.model import Checked, OpenStream, PlanPiece, Stream
 from binlog2s3.replication.feed import Feed, NotServedError
 from binlog2s3.replication.listen import LOOPBACK, Endpoint
 from binlog2s3.replication.login import Account
@@ -27,10 +27,6 @@ AHEAD_MOST = 128 << 20
 """The most bytes of binlog that are sent and not executed; one transaction may exceed it."""
 
 _MARKS = 100  # of a part, about
-
-OpenStream = Callable[
-    [Sequence[PlanPiece]], Generator[tuple[PlanPiece, Iterator[Checked]], None, None]
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ removed at the end, or by the next run; and before that it is known how far the 
 import secrets
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,16 +23,18 @@ from binlog2s3.recover.applier_error import (
     failed_transaction,
 )
 from binlog2s3.recover.channel import Channel, State, channel_of
+from binlog2s3.recover.extract import through
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import (
     BinlogPosition,
     Checked,
     OnProgress,
+    OpenStream,
     Plan,
     PlanPiece,
     ProgressReport,
 )
-from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Window
+from binlog2s3.recover.plan_source import PlanSource, SentMark, Window
 from binlog2s3.recover.seam import told_executed
 from binlog2s3.recover.target import CHANNEL, TargetFacts, refuse_full_disk
 from binlog2s3.replication.login import Account
@@ -200,12 +202,9 @@ class Replication:
     def _source(
         self, pieces: Sequence[PlanPiece], last: dict[str, str] | None = None
     ) -> PlanSource:
-        def opened(
-            wanted: Sequence[PlanPiece],
-        ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-            for piece, data in self._work.open_stream(wanted):
-                yield piece, data if last is None else _noting(data, last)
-
+        opened = self._work.open_stream
+        if last is not None:
+            opened = through(opened, lambda _, data: _noting(data, last))
         return PlanSource(
             self._identity(),
             self._account,
