@@ -17,7 +17,7 @@ from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import Gathering
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
@@ -201,7 +201,7 @@ class _Tally:
         gtids = self._piece.gtids
         if isinstance(gtids, GtidSet):
             return is_in(gtids, gtid)
-        domain, server, _ = map(int, gtid.split("-"))
+        domain, server, _ = mariadb_gtid(gtid)
         return gtids.number(domain, server) is not None
 
     def finish(self) -> None:

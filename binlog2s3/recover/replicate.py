@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from binlog2s3.binlog.gtid import MariadbGtidList
-from binlog2s3.binlog.place import gtid_text
+from binlog2s3.binlog.place import domain_of, gtid_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
 from binlog2s3.recover.applier_error import (
     ApplierFailure,
@@ -137,7 +137,7 @@ class Replication:
         Raises RecoveryError that says where it stopped and what to do, and what reading raised.
         """
         self._report = on_progress
-        last: dict[str, str] = {}
+        last: dict[int, str] = {}
         with self._alone(), self._source(self._plan.pieces, last) as source:
             self._connect(source)
             self._moved = time.monotonic()
@@ -200,7 +200,7 @@ class Replication:
                 error.hint = f"{error.hint}; {stays}" if error.hint else stays
 
     def _source(
-        self, pieces: Sequence[PlanPiece], last: dict[str, str] | None = None
+        self, pieces: Sequence[PlanPiece], last: dict[int, str] | None = None
     ) -> PlanSource:
         opened = self._work.open_stream
         if last is not None:
@@ -383,7 +383,7 @@ class Replication:
             )
         )
 
-    def _prove(self, last: dict[str, str]) -> None:
+    def _prove(self, last: dict[int, str]) -> None:
         """See that MariaDB is at exactly the place that the plan ends at; `apply` compares MySQL's.
 
         Of each domain that is the last GTID that was sent, or the one before the plan.
@@ -392,7 +392,7 @@ class Replication:
             return
         row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
         has = {one for one in str(row["it"]).split(",") if one}
-        before = {one.partition("-")[0]: one for one in _position(self._work.begins_behind)}
+        before = {domain_of(one): one for one in _position(self._work.begins_behind)}
         expected = set((before | last).values())
         if has != expected:
             raise RecoveryError(
@@ -472,10 +472,10 @@ def _position(state: MariadbGtidList | None) -> list[str]:
     return found
 
 
-def _noting(data: Iterator[Checked], last: dict[str, str]) -> Iterator[Checked]:
+def _noting(data: Iterator[Checked], last: dict[int, str]) -> Iterator[Checked]:
     """The same data; `last` gets the last GTID of each domain."""
     for checked in data:
         for one in checked.done:
             if one.gtid is not None:
-                last[one.gtid.partition("-")[0]] = one.gtid
+                last[domain_of(one.gtid)] = one.gtid
         yield checked
