@@ -9,6 +9,9 @@ from collections.abc import Collection
 from binlog2s3.server.sql import quoted
 
 _OF_ZONE = re.compile(r"\b(?:from_unixtime|unix_timestamp)\b", re.IGNORECASE)
+_CONVERTS = re.compile(r"\bconvert_tz\(", re.IGNORECASE)
+_OFFSET = "'(?:SYSTEM|[+-][0-9]{1,2}:[0-9]{2})'"
+_BY_OFFSETS = re.compile(rf",{_OFFSET},{_OFFSET}\)", re.IGNORECASE)
 _BYTES = re.compile(r"[\x80-\xff]+")
 
 
@@ -34,6 +37,14 @@ def depends_on_zone(
         seconds = rf"\bunix_timestamp\({re.escape(quoted(name))}\)"
         expression = re.sub(seconds, "0", expression, flags=re.IGNORECASE)
     return bool(_OF_ZONE.search(expression)) or mentions(expression, shown)
+
+
+def needs_zone_tables(expression: str) -> bool:
+    """Whether the value of an expression of MariaDB may come from its tables of time zones.
+
+    CONVERT_TZ looks in them for all zones but offsets and SYSTEM, and is NULL if they are empty.
+    """
+    return len(_CONVERTS.findall(expression)) > len(_BY_OFFSETS.findall(expression))
 
 
 def _decoded(found: re.Match[str]) -> str:

@@ -133,6 +133,29 @@ def test_what_depends_on_the_time_zone_is_found(
         assert ": " + ", ".join(f"d.t: {name}" for name in names) + ". " in found[0].text
 
 
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ([stored("g", "convert_tz(`dt`,'MET','+00:00')")], "d.t: g"),
+        ([virtual("g", "convert_tz(`dt`,'MET','+00:00')")], ""),
+        ([virtual("seen", "convert_tz(`dt`,'MET','+00:00')")], "d.t: seen"),
+        ([virtual("g", "convert_tz(`dt`,'MET','+00:00')"), stored("y", "year(`g`)")], "d.t: y"),
+        ([stored("g", "convert_tz(`dt`,'+01:00','+00:00')")], ""),
+        ([{**stored("g", "convert_tz(`dt`,'MET','+00:00')"), "db": "shop"}], ""),
+    ],
+)
+def test_what_a_mariadb_dump_has_before_the_time_zones_is_refused(
+    columns: list[Any], names: str
+) -> None:
+    """It would be NULL. mysqldump has the database mysql first."""
+    answers = {dump_losses.COLUMNS: columns, dump_losses.KEYS: [key("k", "seen", non_unique=1)]}
+    found = losses(answers, "mariadb")
+    assert [(one.refused, f": {names}. " in one.text) for one in found] == [(True, True)] * bool(
+        names
+    )
+    assert losses(answers) == ()
+
+
 def test_the_timestamp_of_another_table_is_no_reason() -> None:
     """Nor one of the same name."""
     elsewhere = {**TS, "tab": "other"}

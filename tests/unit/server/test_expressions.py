@@ -2,7 +2,7 @@
 
 import pytest
 
-from binlog2s3.server.expressions import depends_on_zone, mentions
+from binlog2s3.server.expressions import depends_on_zone, mentions, needs_zone_tables
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,20 @@ def test_the_seconds_of_a_stored_timestamp_are_the_same_in_every_zone(
     shown = {"ts", "made"}
     assert depends_on_zone(expression, shown, {"ts"}) == depends
     assert depends_on_zone(expression, shown) == (expression != "(`unixtime` + 1)")
+
+
+@pytest.mark.parametrize(
+    ("expression", "needs"),
+    [
+        ("convert_tz(`d`,'Europe/Berlin','UTC')", True),
+        ("convert_tz(`d`,'+00:00','UTC')", True),
+        ("convert_tz(`d`,`z`,'+00:00')", True),
+        ("convert_tz(`d`,'+00:00','-9:30')", False),
+        ("convert_tz(`d`,'SYSTEM','+00:00')", False),
+        ("convert_tz(convert_tz(`d`,'+00:00','+01:00'),'+00:00','MET')", True),
+        ("concat('+00:00','+01:00')", False),
+    ],
+)
+def test_zones_with_a_name_are_in_tables(expression: str, *, needs: bool) -> None:
+    """Offsets need none."""
+    assert needs_zone_tables(expression) == needs
