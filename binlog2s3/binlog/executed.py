@@ -8,7 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, GtidSetBuilder, MariadbGtidList
+from binlog2s3.binlog.gtid import (
+    Flavour,
+    Gtids,
+    GtidSet,
+    GtidSetBuilder,
+    MariadbGtidList,
+    mariadb_gtid,
+    mysql_gtid,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +65,9 @@ class Gathering:
     def add(self, gtid: str) -> None:
         """Add a GTID. MariaDB: the last one of each (domain, server) counts."""
         if self._mysql is not None:
-            uuid, *tag, number = gtid.split(":")
-            self._mysql.add(uuid, tag[0] if tag else "", int(number))
+            self._mysql.add(*mysql_gtid(gtid))
             return
-        domain, server, sequence = map(int, gtid.split("-"))
+        domain, server, sequence = mariadb_gtid(gtid)
         self._last[domain, server] = sequence
         self._newest[domain] = server
 

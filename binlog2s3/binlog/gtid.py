@@ -345,6 +345,18 @@ class MariadbGtidList:
         return other <= self if isinstance(other, MariadbGtidList) else NotImplemented
 
 
+def mysql_gtid(text: str) -> tuple[str, str, int]:
+    """One GTID, in the scanner's form: uuid, tag or "", number. ValueError if it is none."""
+    uuid, *tag, number = text.split(":")
+    return uuid, tag[0] if tag else "", int(number)
+
+
+def mariadb_gtid(text: str) -> tuple[int, int, int]:
+    """One GTID, in the scanner's form: domain, server, number. ValueError if it is none."""
+    domain, server, number = map(int, text.split("-"))
+    return domain, server, number
+
+
 Gtids: TypeAlias = GtidSet | MariadbGtidList
 """Either flavour: `==`, `<=`, `>=`, `|`, `str` and `bool` work on both alike."""
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, mysql_gtid
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 
@@ -79,8 +79,16 @@ class MariadbPart:
 
 def is_in(gtids: GtidSet, gtid: str) -> bool:
     """Whether a MySQL GTID, in the scanner's form, is in a set."""
-    uuid, *tag, number = gtid.split(":")
-    return (uuid, tag[0] if tag else "", int(number)) in gtids
+    return mysql_gtid(gtid) in gtids
+
+
+def precedes(first: str | None, gtid: str) -> bool:
+    """Whether one GTID is of the same series as another, and not greater."""
+    if first is None:
+        return False
+    series, _, number = first.replace("-", ":").rpartition(":")
+    wanted, _, limit = gtid.replace("-", ":").rpartition(":")
+    return series == wanted and int(number) <= int(limit)
 
 
 def domain_of(gtid: str) -> int:

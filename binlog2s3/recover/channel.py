@@ -16,7 +16,7 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
 from binlog2s3.recover.listen import Listen
-from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
+from binlog2s3.recover.model import BinlogPosition, Plan
 from binlog2s3.recover.target import CHANNEL, TargetFacts
 from binlog2s3.replication.login import Account
 from binlog2s3.server.connection import Server
@@ -49,11 +49,6 @@ DO_TABLE = "Replicate_Do_Table "
 def filter_name(database: str, table: str) -> str:
     """A table as filters have it, and as the server shows it."""
     return f"{database}.{table}"
-
-
-def name_of(piece: PlanPiece) -> str:
-    """The name of a piece's binlog at the target, different for each piece."""
-    return f"{piece.lineage}.{piece.binlog}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

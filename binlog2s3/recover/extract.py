@@ -7,7 +7,7 @@ before that event's checksum is; nor the last bytes of a piece before its transa
 that the plan names.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -17,11 +17,11 @@ from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import Gathering
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
-from binlog2s3.recover.model import Checked, PlanPiece
+from binlog2s3.recover.model import Checked, OpenStream, PieceStream, PlanPiece
 
 _HINT = "the bucket has changed since the plan was made, or the plan is wrong: make it again"
 
@@ -37,10 +37,8 @@ class Extract:
         self._threads = min(concurrency, MOST_THREADS)
         self._most = min(self._threads + 2, MOST_AHEAD)
 
-    def stream(
-        self, pieces: Sequence[PlanPiece]
-    ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-        """Piece by piece: the magic and the format event, then the bytes; a `model.Stream`.
+    def stream(self, pieces: Sequence[PlanPiece]) -> PieceStream:
+        """Piece by piece: the magic and the format event, then the bytes.
 
         Read each piece to its end before the next one; close it to end it early. Raises
         ArchiveError if the bucket's bytes are not what they were, RecoveryError if they are but the
@@ -61,6 +59,19 @@ class Extract:
         for reader in readers:
             for number in reader.numbers:
                 yield partial(self._blocks.block, reader.known, number)
+
+
+def through(
+    open_stream: OpenStream, passed_on: Callable[[PlanPiece, Iterator[Checked]], Iterator[Checked]]
+) -> OpenStream:
+    """The same streams, of which `passed_on` sees the bytes of each piece, or ends them."""
+
+    def opened(pieces: Sequence[PlanPiece]) -> PieceStream:
+        with closing(open_stream(pieces)) as stream:
+            for piece, data in stream:
+                yield piece, passed_on(piece, data)
+
+    return opened
 
 
 class _PieceReader:
@@ -190,7 +201,7 @@ class _Tally:
         gtids = self._piece.gtids
         if isinstance(gtids, GtidSet):
             return is_in(gtids, gtid)
-        domain, server, _ = map(int, gtid.split("-"))
+        domain, server, _ = mariadb_gtid(gtid)
         return gtids.number(domain, server) is not None
 
     def finish(self) -> None:

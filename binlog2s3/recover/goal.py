@@ -14,7 +14,7 @@ from binlog2s3.archive.history import extent
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, intersection, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, transactions_with
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, precedes, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.errors import ArchiveError, GoalError, RecoveryError
@@ -331,7 +331,7 @@ class Search:
         hints = [
             block.first_offset
             for block in self.route.known(number).blocks
-            if block.first_offset is not None and _precedes(block.first_gtid, gtid)
+            if block.first_offset is not None and precedes(block.first_gtid, gtid)
         ]
         for begin in dict.fromkeys([max(hints, default=0), 0]):
             for found in self.route.transactions(number, begin):
@@ -637,12 +637,3 @@ def _holder(numbers: range, is_before: Callable[[int], bool]) -> int | None:
     """The last of a leg's stretches before which something was not executed yet."""
     past = bisect_left(numbers, x=True, key=is_before)
     return numbers[past - 1] if past else None
-
-
-def _precedes(first: str | None, gtid: str) -> bool:
-    """Whether one GTID is of the same series as another, and not greater."""
-    if first is None:
-        return False
-    series, _, number = first.replace("-", ":").rpartition(":")
-    wanted, _, limit = gtid.replace("-", ":").rpartition(":")
-    return series == wanted and int(number) <= int(limit)

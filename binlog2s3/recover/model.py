@@ -4,7 +4,7 @@ Law: a plan names exact byte ranges that begin and end between transactions, and
 To carry it out, nothing more has to be decided, and at the end the result can be compared with it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -256,6 +256,11 @@ class PlanPiece:
     greatest_commit_us: int | None = None
 
     @property
+    def served_name(self) -> str:
+        """The name of its binlog at the target, different for each piece."""
+        return f"{self.lineage}.{self.binlog}"
+
+    @property
     def size(self) -> int:
         """How many bytes are applied."""
         return self.end - self.begin - sum(end - begin for begin, end in self.left_out)
@@ -383,6 +388,9 @@ class Checked:
 
 Stream = Iterator[tuple[PlanPiece, Iterator[Checked]]]
 """The bytes of each piece: the magic and the format event first, as a binlog begins."""
+PieceStream = Generator[tuple[PlanPiece, Iterator[Checked]], None, None]
+"""The same, which is closed to end it early."""
+OpenStream = Callable[[Sequence[PlanPiece]], PieceStream]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ Law: where the filter would certainly lose or keep rows wrongly, the recovery is
 may, the plan says so. Names are compared without case, because a refusal too many is harmless.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -16,8 +16,8 @@ from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import table_name
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import count_text, cut, size_text, some
-from binlog2s3.recover.model import Checked, Plan, PlanPiece, Stream
-from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.recover.extract import through
+from binlog2s3.recover.model import Checked, OpenStream, Plan
 from binlog2s3.recover.target import TargetFacts, other_channels, replicated
 from binlog2s3.server.connection import Server
 
@@ -78,8 +78,6 @@ class StatementCheck:
     def __init__(self, tables: Tables) -> None:
         self._ours = {one.casefold(): one for one in texts_of(tables)}
         self._bare = {name.casefold() for _, name in tables}
-        self._reader: ContentReader | None = None
-        self._is_mysql = False
         self.moved = _Noted()
         self.others: dict[str, None] = {}
         self.statements = _Noted()
@@ -88,36 +86,26 @@ class StatementCheck:
         self.unclear = 0
         self.touched: set[str] = set()
 
-    def begin(self) -> None:
-        """Begin a binlog: its magic and format event come next."""
-        self._reader = None
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
-        if self._reader is None:
-            form = decode_format(data[len(MAGIC) :], offset=len(MAGIC))
-            self._is_mysql = form.flavour == "mysql"
-            self._reader = ContentReader(
-                form,
-                text_most=0,
-                looked_most=LOOKED_MOST,
-                on_statement=self._take,
-            )
-        else:
-            self._reader.feed(data)
-            phase = self._reader.two_phase
-            self.has_xa |= self._is_mysql and phase is not None
-
-    def end(self) -> None:
-        """End a binlog."""
-        if self._reader is None:
-            return
-        content = self._reader.content()
+    def through(self, data: Iterator[Checked]) -> Iterator[Checked]:
+        """The bytes of a piece, each part once it was looked at."""
+        head = next(data)
+        form = decode_format(head.data[len(MAGIC) :], offset=len(MAGIC))
+        reader = ContentReader(
+            form,
+            text_most=0,
+            looked_most=LOOKED_MOST,
+            on_statement=self._take,
+        )
+        yield head
+        for checked in data:
+            reader.feed(checked.data)
+            self.has_xa |= form.flavour == "mysql" and reader.two_phase is not None
+            yield checked
+        content = reader.content()
         self.unclear += content.lost
         for change in content.changes:
             if change.table.casefold() in self._ours:
                 self.touched.add(change.table)
-        self._reader = None
 
     def refusal(self) -> RecoveryError | None:
         """Why these tables alone cannot be recovered; None if nothing speaks against it."""
@@ -244,33 +232,13 @@ def _name_at(words: Sequence[str], at: int, db: str) -> set[str]:
     return {table_name(db, words[at])} if len(words) > at else set()
 
 
-def check_all(check: StatementCheck, stream: Stream) -> None:
-    """Look through all of a stream."""
-    for _, data in stream:
-        check.begin()
-        for checked in data:
-            check.feed(checked.data)
-        check.end()
-
-
 def watched(open_stream: OpenStream, check: StatementCheck) -> OpenStream:
     """The same stream, which ends with a RecoveryError before the bytes of such a statement."""
-
-    def opened(
-        pieces: Sequence[PlanPiece],
-    ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-        with closing(open_stream(pieces)) as stream:
-            for piece, data in stream:
-                check.begin()
-                yield piece, _refused(check, data)
-                check.end()
-
-    return opened
+    return through(open_stream, lambda _, data: _refused(check, data))
 
 
 def _refused(check: StatementCheck, data: Iterator[Checked]) -> Iterator[Checked]:
-    for checked in data:
-        check.feed(checked.data)
+    for checked in check.through(data):
         if (refusal := check.refusal()) is not None:
             refusal.hint = (
                 "what was left out cannot be applied any more: restore the base backup, and then "
@@ -293,7 +261,9 @@ class Examination:
         self._unsafe: list[str] = []
         if self._is_looked:
             with closing(open_stream(plan.pieces)) as stream:
-                check_all(self._check, stream)
+                for _, data in stream:
+                    for _ in self._check.through(data):
+                        pass
         self._tell()
 
     def _tell(self) -> None:

@@ -47,6 +47,7 @@ from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
     Latest,
+    OpenStream,
     Own,
     Plan,
     Request,
@@ -60,10 +61,9 @@ from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watch
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.pending import LOOKED_BACK, pending_at
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
-from binlog2s3.recover.reach import best_for, nearest
+from binlog2s3.recover.reach import choose
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.seam import Next
@@ -384,10 +384,8 @@ class _Recovery:
                 "one",
             )
         goal, lineage = goal_of(self._config), self._config.goal.lineage
-        found = best_for(backups, goal, snapshot, lineage)
-        if found is not None:
-            return found[0]
-        return nearest(backups, goal)  # its plan is refused with the reason
+        backup, _ = choose(backups, goal, snapshot, lineage)
+        return backup  # if it cannot be brought there, its plan is refused with the reason
 
     def _from_seam(self, start: Start, plan: Plan, snapshot: Snapshot) -> tuple[Start, Plan]:
         """The plan without a first transaction that an interrupted run has executed already."""

@@ -14,7 +14,15 @@ from itertools import islice
 from binlog2s3.archive.documents import UNLOGGED
 from binlog2s3.binlog.content import AlterName, Content
 from binlog2s3.binlog.executed import Executed, executed
-from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, either, empty, intersection, parse
+from binlog2s3.binlog.gtid import (
+    Gtids,
+    MariadbGtidList,
+    either,
+    empty,
+    intersection,
+    mariadb_gtid,
+    parse,
+)
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, Spot, gtid_text, transactions_with
 from binlog2s3.binlog.scanner import Transaction
@@ -460,8 +468,7 @@ class _Planner:
                 "shows it); if that comes after the goal, this one has no effect",
             )
         for first in seconds.keys() - firsts:
-            (gtid,) = MariadbGtidList.parse(first).gtids()
-            there = transactions_with(route, gtid)
+            there = transactions_with(route, mariadb_gtid(first))
             if any(not self._is_before(start, *place) for place in there):
                 raise self._search.refused(
                     f"--skip-gtid {seconds[first]} is only the end of an ALTER in two phases, and "

@@ -9,12 +9,12 @@ target has executed, because the target's disk may have no space for more.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.recover.model import Checked, PlanPiece, Stream
+from binlog2s3.recover.model import Checked, OpenStream, PlanPiece, Stream
 from binlog2s3.replication.feed import Feed, NotServedError
 from binlog2s3.replication.listen import LOOPBACK, Endpoint
 from binlog2s3.replication.login import Account
@@ -27,10 +27,6 @@ AHEAD_MOST = 128 << 20
 """The most bytes of binlog that are sent and not executed; one transaction may exceed it."""
 
 _MARKS = 100  # of a part, about
-
-OpenStream = Callable[
-    [Sequence[PlanPiece]], Generator[tuple[PlanPiece, Iterator[Checked]], None, None]
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,37 +93,28 @@ class Window:
         return 0 if self._reached is None else self._reached.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What is served: pieces in their order, their names at the replica, and how to read them.
-
-    No two pieces have the same name. `not_of`: the replica's own server_id, whose events it would
-    skip.
-    """
-
-    pieces: Sequence[PlanPiece]
-    name_of: Callable[[PlanPiece], str]
-    open: OpenStream
-    not_of: int | None = None
-
-
 class PlanSource(Source):
     """A source for one dump of one replica: all the pieces, whatever it says it has. See `Source`.
 
     Another dump ends that one, and is refused. So is a position that is not where the pieces begin.
+    `not_of`: the replica's own server_id, whose events it would skip.
     """
 
     def __init__(
         self,
         identity: Identity,
         account: Account,
-        served: Served,
+        pieces: Sequence[PlanPiece],
+        open_stream: OpenStream,
         *,
+        not_of: int | None = None,
         at: Endpoint = LOOPBACK,
         window: Window | None = None,
     ) -> None:
         self._who = identity
-        self._served = served
+        self._pieces = pieces
+        self._open_stream = open_stream
+        self._not_of = not_of
         self.window = window or Window()
         self.has_client = threading.Event()
         """A client has logged in and asked for events."""
@@ -150,12 +137,11 @@ class PlanSource(Source):
         if why:
             raise NotServedError(why)
         self.has_client.set()
-        served = self._served
-        feed = Feed(server_id=self._who.server_id, checksum=dump.checksum, not_of=served.not_of)
+        feed = Feed(server_id=self._who.server_id, checksum=dump.checksum, not_of=self._not_of)
         room = self.window.has_room
         sender = Sender(client, dump, feed, ended=self.ended.wait, has_room=room)
-        with closing(served.open(served.pieces)) as stream:
-            sender.send(binlogs(stream, served.name_of, self.window))
+        with closing(self._open_stream(self._pieces)) as stream:
+            sender.send(binlogs(stream, self.window))
         self.has_sent_all.set()
         sender.wait(self.ended.wait)
 
@@ -165,19 +151,17 @@ class PlanSource(Source):
             return "this source serves one dump only: run the same command again"
         if isinstance(dump, DumpByGtid):
             return "" if self._who.flavour == "mysql" else "this source is a MariaDB"
-        if dump.state is not None or not self._served.pieces:
+        if dump.state is not None or not self._pieces:
             return ""
-        first = self._served.pieces[0]
-        begin = (self._served.name_of(first), max(first.begin, len(MAGIC)))
+        first = self._pieces[0]
+        begin = (first.served_name, max(first.begin, len(MAGIC)))
         if (dump.name, dump.position) != begin:
             return f"{dump.name[:100]}:{dump.position} is not served"
         return ""
 
 
-def binlogs(
-    stream: Stream, name_of: Callable[[PlanPiece], str], window: Window
-) -> Iterator[SentBinlog]:
-    """The pieces of a plan as a source of binlogs. `name_of`: their names at the replica.
+def binlogs(stream: Stream, window: Window) -> Iterator[SentBinlog]:
+    """The pieces of a plan as a source of binlogs.
 
     The window gets a mark for each end of a piece, and for each part in which transactions end.
     """
@@ -185,13 +169,12 @@ def binlogs(
     for piece, data in stream:
         head = next(data).data
         is_whole = piece.begin < len(head)  # the piece has the binlog's own first bytes
-        name = name_of(piece)
         yield SentBinlog(
-            name=name,
+            name=piece.served_name,
             begin=0 if is_whole else piece.begin,
             head=head[len(MAGIC) :],
             blocks=_marked(
-                piece, name, data, window, size=size, head=len(head) if is_whole else 0,
+                piece, data, window, size=size, head=len(head) if is_whole else 0,
                 transactions=transactions,
             ),
             end=piece.end,
@@ -202,7 +185,6 @@ def binlogs(
 
 def _marked(
     piece: PlanPiece,
-    name: str,
     data: Iterator[Checked],
     window: Window,
     *,
@@ -221,7 +203,7 @@ def _marked(
     def mark(position: int, size: int, transactions: int) -> None:
         window.mark(
             SentMark(
-                name=name,
+                name=piece.served_name,
                 position=position,
                 size=size,
                 transactions=transactions,

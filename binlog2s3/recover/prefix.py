@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, GtidSetBuilder, MariadbGtidList
+from binlog2s3.binlog.gtid import (
+    Flavour,
+    Gtids,
+    GtidSet,
+    GtidSetBuilder,
+    MariadbGtidList,
+    mariadb_gtid,
+    mysql_gtid,
+)
 from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, is_in, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
@@ -54,8 +62,7 @@ class ExactGtids:
             return cls(mariadb=frozenset(gtids))
         builder = GtidSetBuilder()
         for one in gtids:
-            uuid, *tag, number = one.split(":")
-            builder.add(uuid, tag[0] if tag else "", int(number))
+            builder.add(*mysql_gtid(one))
         return cls(builder.build())
 
     def has(self, gtid: str) -> bool:
@@ -80,17 +87,12 @@ class ExactGtids:
         return bool(self.mysql or self.mariadb)
 
     def __str__(self) -> str:
-        return str(self.mysql) or ",".join(sorted(self.mariadb, key=_order))
+        return str(self.mysql) or ",".join(sorted(self.mariadb, key=mariadb_gtid))
 
 
 def _has(have: ExecutedPart, route: Route, gtid: str) -> bool:
-    (wanted,) = MariadbGtidList.parse(gtid).gtids()
-    found = transactions_with(route, wanted)
+    found = transactions_with(route, mariadb_gtid(gtid))
     return bool(found) and all(have.has(number, one) for number, one in found)
-
-
-def _order(gtid: str) -> list[int]:
-    return [int(number) for number in gtid.split("-")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,32 +152,25 @@ def _refuse_other_place(start: Start, history: BucketHistory) -> None:
         refuse_other_place(start.base, history)
 
 
-def best_for(
+def choose(
     backups: Sequence[Backup], goal: Goal, history: BucketHistory, lineage: str | None
-) -> tuple[Backup, Plan] | None:
-    """The newest backup that can be brought to a goal, with the plan for it; None if none can.
+) -> tuple[Backup, Plan | RecoveryError | ArchiveError]:
+    """The newest of these backups that can be brought to a goal, with the plan for it.
 
-    One that was registered although it is no base backup of the whole server does not count.
+    If none can: one that says why not, with its refusal. That is the newest one from before the
+    time of a goal, or, if all are later, the oldest one. There is at least one backup.
     """
+    refusals: dict[str, RecoveryError | ArchiveError] = {}
     for backup in reversed(backups):
-        if not backup.counts:
-            continue
         try:
             return backup, plan_for(backup, goal, history, lineage)
-        except (RecoveryError, ArchiveError):
-            continue
-    return None
-
-
-def nearest(backups: Sequence[Backup], goal: Goal) -> Backup:
-    """The backup to say why a goal cannot be reached: the newest one from before a time.
-
-    If all are later than that time, the oldest one. There is at least one.
-    """
-    if not isinstance(goal, ToTime):
-        return backups[-1]
-    before = [one for one in backups if us_of(one.taken_at) <= goal.at_us]
-    return before[-1] if before else backups[0]
+        except (RecoveryError, ArchiveError) as error:
+            refusals[backup.id] = error
+    nearest = backups[-1]
+    if isinstance(goal, ToTime):
+        before = [one for one in backups if us_of(one.taken_at) <= goal.at_us]
+        nearest = before[-1] if before else backups[0]
+    return nearest, refusals[nearest.id]
 
 
 def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:

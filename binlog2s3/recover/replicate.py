@@ -8,13 +8,13 @@ removed at the end, or by the next run; and before that it is known how far the 
 import secrets
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from binlog2s3.binlog.gtid import MariadbGtidList
-from binlog2s3.binlog.place import gtid_text
+from binlog2s3.binlog.place import domain_of, gtid_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
 from binlog2s3.recover.applier_error import (
     ApplierFailure,
@@ -22,17 +22,19 @@ from binlog2s3.recover.applier_error import (
     advised,
     failed_transaction,
 )
-from binlog2s3.recover.channel import Channel, State, channel_of, name_of
+from binlog2s3.recover.channel import Channel, State, channel_of
+from binlog2s3.recover.extract import through
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import (
     BinlogPosition,
     Checked,
     OnProgress,
+    OpenStream,
     Plan,
     PlanPiece,
     ProgressReport,
 )
-from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
+from binlog2s3.recover.plan_source import PlanSource, SentMark, Window
 from binlog2s3.recover.seam import told_executed
 from binlog2s3.recover.target import CHANNEL, TargetFacts, refuse_full_disk
 from binlog2s3.replication.login import Account
@@ -135,7 +137,7 @@ class Replication:
         Raises RecoveryError that says where it stopped and what to do, and what reading raised.
         """
         self._report = on_progress
-        last: dict[str, str] = {}
+        last: dict[int, str] = {}
         with self._alone(), self._source(self._plan.pieces, last) as source:
             self._connect(source)
             self._moved = time.monotonic()
@@ -198,19 +200,17 @@ class Replication:
                 error.hint = f"{error.hint}; {stays}" if error.hint else stays
 
     def _source(
-        self, pieces: Sequence[PlanPiece], last: dict[str, str] | None = None
+        self, pieces: Sequence[PlanPiece], last: dict[int, str] | None = None
     ) -> PlanSource:
-        def opened(
-            wanted: Sequence[PlanPiece],
-        ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-            for piece, data in self._work.open_stream(wanted):
-                yield piece, data if last is None else _noting(data, last)
-
-        served = Served(pieces=pieces, name_of=name_of, open=opened, not_of=self._facts.server_id)
+        opened = self._work.open_stream
+        if last is not None:
+            opened = through(opened, lambda _, data: _noting(data, last))
         return PlanSource(
             self._identity(),
             self._account,
-            served,
+            pieces,
+            opened,
+            not_of=self._facts.server_id,
             at=self._listen.endpoint(),
             window=self._window,
         )
@@ -341,7 +341,7 @@ class Replication:
         else:
             self._tell(0, 0)
         last = self._plan.pieces[-1]
-        if state.log == name_of(last) and state.offset >= last.end:
+        if state.log == last.served_name and state.offset >= last.end:
             return True
         if not state.applies:
             raise self._explained(self._channel.failure(state), state)
@@ -383,7 +383,7 @@ class Replication:
             )
         )
 
-    def _prove(self, last: dict[str, str]) -> None:
+    def _prove(self, last: dict[int, str]) -> None:
         """See that MariaDB is at exactly the place that the plan ends at; `apply` compares MySQL's.
 
         Of each domain that is the last GTID that was sent, or the one before the plan.
@@ -392,7 +392,7 @@ class Replication:
             return
         row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
         has = {one for one in str(row["it"]).split(",") if one}
-        before = {one.partition("-")[0]: one for one in _position(self._work.begins_behind)}
+        before = {domain_of(one): one for one in _position(self._work.begins_behind)}
         expected = set((before | last).values())
         if has != expected:
             raise RecoveryError(
@@ -472,10 +472,10 @@ def _position(state: MariadbGtidList | None) -> list[str]:
     return found
 
 
-def _noting(data: Iterator[Checked], last: dict[str, str]) -> Iterator[Checked]:
+def _noting(data: Iterator[Checked], last: dict[int, str]) -> Iterator[Checked]:
     """The same data; `last` gets the last GTID of each domain."""
     for checked in data:
         for one in checked.done:
             if one.gtid is not None:
-                last[one.gtid.partition("-")[0]] = one.gtid
+                last[domain_of(one.gtid)] = one.gtid
         yield checked

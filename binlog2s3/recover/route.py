@@ -48,6 +48,7 @@ from binlog2s3.binlog.place import (
     gtid_text,
     places_at,
     places_of,
+    precedes,
     repeated_upto,
 )
 from binlog2s3.binlog.scanner import MAGIC, Transaction
@@ -382,11 +383,9 @@ class Route:
 
     def _near(self, number: int, gtid: str) -> int:
         """Where the last block begins that begins with a lower number of the same server."""
-        series, _, wanted = gtid.rpartition("-")
         found = 0
         for block in self.known(number).blocks:
-            first, _, at = (block.first_gtid or "").rpartition("-")
-            if block.first_offset is not None and first == series and int(at) <= int(wanted):
+            if block.first_offset is not None and precedes(block.first_gtid, gtid):
                 found = block.first_offset
         return found
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import TypeGuard
 
 from binlog2s3.binlog.content import ROW_KINDS, TEXT_MOST, Content
-from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
+from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, mariadb_gtid
 from binlog2s3.binlog.statements import statement_of
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.target import TargetFacts
@@ -81,7 +81,7 @@ class _OwnBinlog:
 
     def has(self, gtid: str) -> bool:
         """Whether it is the last one of its server."""
-        return _numbers(gtid) in self._logged
+        return mariadb_gtid(gtid) in self._logged
 
     @property
     def ends_with_its_own(self) -> bool:
@@ -95,7 +95,7 @@ class _OwnBinlog:
         account may not look.
         """
         assert found.gtid is not None  # noqa: S101 - the caller has seen it
-        domain = _numbers(found.gtid)[0]
+        domain = mariadb_gtid(found.gtid)[0]
         own = [one for one in self._own if one[0] == domain]
         before = {one for one in place.gtids() if one[0] == domain} if _is_list(place) else set()
         text = found.content.statements[0].strip() if not found.content.lost else ""
@@ -122,13 +122,9 @@ def _is_list(place: Gtids | None) -> TypeGuard[MariadbGtidList]:
     return isinstance(place, MariadbGtidList)
 
 
-def _numbers(gtid: str) -> tuple[int, int, int]:
-    return next(MariadbGtidList.parse(gtid).gtids())
-
-
 def after(place: MariadbGtidList, gtid: str) -> MariadbGtidList:
     """The place after this transaction: one GTID of each domain."""
-    domain, wrote, number = _numbers(gtid)
+    domain, wrote, number = mariadb_gtid(gtid)
     others = {(d, s): n for d, s, n in place.gtids() if d != domain}
     return MariadbGtidList({**others, (domain, wrote): number})
 

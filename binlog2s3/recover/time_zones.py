@@ -11,7 +11,7 @@ Offsets are compared, names never (`binlog.zone`).
 
 import re
 import zoneinfo
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,9 +36,9 @@ from binlog2s3.binlog.zone import SystemZone, differs, fixed_tz, sampled_days
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import count_text, cut, size_text, some
 from binlog2s3.recover.applier_error import Transactions, next_transaction
-from binlog2s3.recover.model import BinlogPosition, Checked, Plan, PlanPiece, Stream
+from binlog2s3.recover.extract import through
+from binlog2s3.recover.model import BinlogPosition, Checked, OpenStream, Plan, PlanPiece, Stream
 from binlog2s3.recover.one_table import LOOKED_AT_MOST
-from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.server.connection import Server
 
 _WANTED = wanted_types(*QUERIES, EventType.TRANSACTION_PAYLOAD)
@@ -223,15 +223,11 @@ class TimeZones:
             return open_stream
         doubtful = {(piece.lineage, piece.binlog) for piece in self._doubtful}
 
-        def opened(
-            pieces: Sequence[PlanPiece],
-        ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-            with closing(open_stream(pieces)) as stream:
-                for piece, data in stream:
-                    is_doubtful = (piece.lineage, piece.binlog) in doubtful
-                    yield piece, self._guarded(piece, data) if is_doubtful else data
+        def passed_on(piece: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
+            is_doubtful = (piece.lineage, piece.binlog) in doubtful
+            return self._guarded(piece, data) if is_doubtful else data
 
-        return opened
+        return through(open_stream, passed_on)
 
     def _guarded(self, piece: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
         for checked, hit in _looked_at(piece, data):

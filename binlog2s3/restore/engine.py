@@ -21,24 +21,22 @@ from binlog2s3.config.bucket import url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PITR
 from binlog2s3.config.restore import RESTORE, Restoring
-from binlog2s3.errors import ArchiveError, Binlog2s3Error, GoalError, RecoveryError
+from binlog2s3.errors import Binlog2s3Error, GoalError, RecoveryError
 from binlog2s3.formatting import one_line, some
 from binlog2s3.output import clean, say
 from binlog2s3.progress import progress_of
-from binlog2s3.recover import pitr
+from binlog2s3.recover import pitr, reach
 from binlog2s3.recover.events import Event, Statuses
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
     BinlogPosition,
     BucketHistory,
-    Goal,
     Plan,
     ToPosition,
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import goal_of
-from binlog2s3.recover.reach import best_for, plan_for
 from binlog2s3.recover.snapshot import Advance, Snapshot, snapshot_of
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.recover.view import proof_lines
@@ -198,19 +196,18 @@ def _chosen(
             f"{backups[-1].name} was not stored by `backup run` with a tool that is built in",
             hint="say how it is restored: --restore-command",
         )
-    chosen = best_for(usable, goal, snapshot, lineage)
-    if chosen is None:
-        why = _refusal(usable[-1], goal, snapshot, lineage)
-        if isinstance(why, GoalError):
-            raise why
-        which = "the newest, " if len(usable) > 1 or named is None else ""
-        raise RecoveryError(
-            f"no registered base backup reaches the goal; {which}"
-            f"{usable[-1].name}, does not: {why}",
-            hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
-            "missing or damaged",
-        )
-    return chosen
+    backup, plan = reach.choose(usable, goal, snapshot, lineage)
+    if isinstance(plan, Plan):
+        return backup, plan
+    if isinstance(plan, GoalError):
+        raise plan
+    which = "the newest, " if backup == usable[-1] else "the nearest, "
+    raise RecoveryError(
+        f"no registered base backup reaches the goal; {'' if named is not None else which}"
+        f"{backup.name}, does not: {plan}",
+        hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
+        "missing or damaged",
+    ) from plan
 
 
 class Engine:
@@ -417,7 +414,8 @@ class Engine:
         choice, found = self.choice, Statuses(before)
         with progress_of("entries") as advance:
             snapshot = _snapshot(self._config, self._catalog, advance)
-            plan = plan_for(choice.backup, ToPosition(stop.place), snapshot, choice.plan.lineage)
+            goal = ToPosition(stop.place)
+            plan = reach.plan_for(choice.backup, goal, snapshot, choice.plan.lineage)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
             ids = {
@@ -493,14 +491,3 @@ def _tz(plan: Plan, history: Snapshot) -> str | None:
             f"({'; '.join(sorted(map(str, known)))}): the scratch server has this machine's",
         )
     return tz
-
-
-def _refusal(
-    backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None
-) -> RecoveryError | ArchiveError | str:
-    """Why a backup cannot be brought to the goal."""
-    try:
-        plan_for(backup, goal, history, lineage)
-    except (RecoveryError, ArchiveError) as error:
-        return error
-    return "it was registered meanwhile"

@@ -19,6 +19,19 @@ from binlog2s3.stream.remote import abort_uploads
 _QUIET = timedelta(days=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A source's part of the bucket.
+
+    `now` is the earlier of two clocks, so that nothing looks older than it is. `hold_on` says how
+    Object Lock keeps a key; None if the bucket has none, or may not be asked.
+    """
+
+    catalog: Catalog
+    now: Callable[[], datetime]
+    hold_on: Callable[[str], Hold] | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class Leftovers:
     """What runs left that failed. `objects` may be deleted; `kept` may not, for a reason each."""
@@ -40,10 +53,9 @@ class Leftovers:
         return sum(info.size for info in self.objects)
 
 
-def leftovers_of(
-    catalog: Catalog, now: datetime, hold_on: Callable[[str], Hold] | None = None
-) -> Leftovers:
-    """Look for them; `now` is by the store's clock. `hold_on`: how Object Lock keeps a key."""
+def leftovers_of(bucket: Bucket) -> Leftovers:
+    """Look for them."""
+    catalog, now, hold_on = bucket.catalog, bucket.now(), bucket.hold_on
     store, layout = catalog.store, catalog.layout
     uploads = _uploads(catalog)
     infos = [*store.list(layout.stored_backups)]

@@ -12,7 +12,7 @@ In a bucket with Object Lock all is decided from the oldest versions, and what i
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from binlog2s3.archive.backups import Backup, look_up
@@ -62,12 +62,12 @@ from binlog2s3.retain.choose import (
     needs_of,
     spent_ids,
 )
-from binlog2s3.retain.leftovers import Leftovers, clear, delete_stored, leftovers_of
+from binlog2s3.retain.leftovers import Bucket, clear, delete_stored, leftovers_of
 from binlog2s3.retain.once import put_once
 from binlog2s3.retain.view import Deletable, PrintedPrune, print_choice, print_outcome
-from binlog2s3.store.contract import ObjectInfo, Store
+from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.store.errors import FullError, MendableError
-from binlog2s3.store.s3 import S3Store, opened
+from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.workers import Workers
@@ -79,49 +79,43 @@ _TURNS_KEPT = 100
 """The last one counts; the others show an operator what happened."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """The store; the time by the earlier of two clocks, so that nothing looks older than it is.
-
-    `hold_on` says how Object Lock keeps an object; None if the bucket has none. `is_versioned`:
-    deleting frees nothing. `notes`: what to say of versions.
-    """
-
-    store: Store
-    now: datetime
-    hold_on: Callable[[str], Hold] | None = None
-    is_versioned: bool = False
-    notes: Callable[[], Iterable[str]] = tuple
-
-
 def run(config: PruneConfig, outside: Outside = OUTSIDE) -> int:
     """Run the command; the exit code. Raises StoreError, ArchiveError, RecoveryError."""
     s3 = for_writing(config.s3)
     with opened(s3, evidence=Evidence, session=outside.session) as store:
-        return Prune(config, _bucket(store, config, outside.now())).run()
-
-
-def _bucket(store: S3Store, config: PruneConfig, now: datetime) -> Bucket:
-    settings = store.settings
-    return Bucket(
-        store,
-        settings.now(now, Layout(config.s3.prefix, config.source).archive),
-        settings.holds(),
-        bool(settings.versioning()),
-        store.version_notes,
-    )
+        catalog, settings = Catalog(store, Layout(config.s3.prefix, config.source)), store.settings
+        now = settings.now(outside.now(), catalog.layout.archive)
+        return Prune(
+            config,
+            Bucket(catalog, lambda: now, settings.holds()),
+            is_versioned=bool(settings.versioning()),
+            notes=store.version_notes,
+        ).run()
 
 
 class Prune:
-    """One run of the command. It deletes `at_once` keys with a request."""
+    """One run of the command, which has one time. It deletes `at_once` keys with a request.
 
-    def __init__(self, config: PruneConfig, bucket: Bucket, *, at_once: int = 400) -> None:
+    `is_versioned`: deleting frees nothing. `notes`: what to say of versions.
+    """
+
+    def __init__(
+        self,
+        config: PruneConfig,
+        bucket: Bucket,
+        *,
+        is_versioned: bool = False,
+        notes: Callable[[], Iterable[str]] = tuple,
+        at_once: int = 400,
+    ) -> None:
         self._config = config
         self._bucket = bucket
+        self._now = bucket.now()
+        self._is_versioned = is_versioned
+        self._notes = notes
         self._at_once = at_once
-        self._store = bucket.store
-        self._catalog = Catalog(bucket.store, Layout(config.s3.prefix, config.source))
-        self._layout = self._catalog.layout
+        self._catalog = bucket.catalog
+        self._store, self._layout = self._catalog.store, self._catalog.layout
         self._threads = config.s3.threads
         self.outcome = PruneOutcome()
 
@@ -139,9 +133,9 @@ class Prune:
             choice = self.choice(snapshot)
         below = list(self._below(choice, self._abandoned(snapshot)))
         spent = self._spent(choice, snapshot)
-        left = self._left()
+        left = leftovers_of(self._bucket)
         self.outcome.turns = len(turns := self._old_turns())
-        for text in self._bucket.notes():
+        for text in self._notes():
             say("warning", text)
         found = Deletable(below=below, spent=spent, left=left, turns=self.outcome.turns)
         if not config.as_json:
@@ -158,19 +152,18 @@ class Prune:
         try:
             if is_done:
                 self._do(choice, snapshot, turns)
-                clear(self._catalog, self._left())  # one of these may be registered by now
+                clear(
+                    self._catalog, leftovers_of(self._bucket)
+                )  # one of these may be registered by now
         finally:  # what was deleted before an error is said, too
             if config.as_json:
                 shown = {"config": config, "choice": choice, "found": found}
                 print(printed(PrintedPrune, {**shown, "outcome": self.outcome}))  # noqa: T201
             elif is_done:
-                print_outcome(config, self.outcome, self._bucket.is_versioned, page_on(sys.stdout))
+                print_outcome(config, self.outcome, self._is_versioned, page_on(sys.stdout))
             elif config.dry_run:
                 page_on(sys.stdout).line(NO_CHANGE)
         return 0
-
-    def _left(self) -> Leftovers:
-        return leftovers_of(self._catalog, self._bucket.now, self._bucket.hold_on)
 
     # What is given up
 
@@ -241,7 +234,7 @@ class Prune:
         return found, [one.name for one in there.backups if not one.counts]
 
     def _before(self, seconds: float) -> int:
-        return us_of(self._bucket.now - timedelta(seconds=seconds))
+        return us_of(self._now - timedelta(seconds=seconds))
 
     def _named(self, snapshot: Snapshot) -> KnownBackup:
         """The base backup of --keep-from-gtid-set or --keep-from-backup."""
@@ -324,7 +317,7 @@ class Prune:
 
     def _graced(self, choice: Choice, *, raised: bool = True) -> dict[str, BinlogName]:
         """The floor of each lineage whose grace is over."""
-        latest, found = self._bucket.now - timedelta(seconds=self._config.grace), {}
+        latest, found = self._now - timedelta(seconds=self._config.grace), {}
         for one in choice.given_up:
             graced = [f for f, since in self._floors(one.lineage, one.floor) if since <= latest][:1]
             if raised and not self._config.grace:
@@ -384,7 +377,7 @@ class Prune:
         found: dict[BinlogName, Sequence[ObjectInfo]] = {}
         for name, chunks in sorted(self._catalog.chunked(lineage).chunks.items()):
             infos = [*chunks.values()]
-            if any(info.last_modified > self._bucket.now - _QUIET for info in infos):
+            if any(info.last_modified > self._now - _QUIET for info in infos):
                 break
             found[name] = infos
         return found
@@ -430,7 +423,7 @@ class Prune:
             return {}
         with ThreadPoolExecutor(self._threads) as pool:
             holds = dict(zip(keys, pool.map(self._bucket.hold_on, keys), strict=True))
-        return {key: hold for key, hold in holds.items() if hold.keeps(self._bucket.now)}
+        return {key: hold for key, hold in holds.items() if hold.keeps(self._now)}
 
     def _old_turns(self) -> Sequence[str]:
         """The keys of all turns but the last, without what Object Lock keeps."""
@@ -509,7 +502,7 @@ class Prune:
             lineage=lineage.id,
             binlog=binlog,
             gtid_set=gtid_set,
-            raised_at=self._bucket.now,
+            raised_at=self._now,
         )
 
     def _delete(self, below: Below) -> None:
@@ -532,7 +525,7 @@ class Prune:
             page.line(f"{config.source} would be retired; {NO_CHANGE}")
             return
         self._confirm()
-        retired = Retired(source=config.source, retired_at=self._bucket.now)
+        retired = Retired(source=config.source, retired_at=self._now)
         data = retired.to_json()
         try:
             where_absent(lambda absent: self._store.put(key, data, if_absent=absent))

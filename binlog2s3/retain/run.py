@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -45,7 +44,7 @@ from binlog2s3.recover.reach import BackupReach
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.retain.backup import backup_at, print_json, print_rows, reachable
-from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
+from binlog2s3.retain.leftovers import Bucket, Leftovers, clear, leftovers_of
 from binlog2s3.retain.once import put_once
 from binlog2s3.retain.stream_upload import StreamUpload
 from binlog2s3.server.backup_program import (
@@ -56,9 +55,10 @@ from binlog2s3.server.backup_program import (
     position_of,
     program_of,
 )
-from binlog2s3.server.connection import Server, ServerFacts
-from binlog2s3.server.dump_losses import DumpSource, Loss, dump_source
+from binlog2s3.server.connection import Server
+from binlog2s3.server.dump_losses import Loss, losses_of
 from binlog2s3.server.login import resolve
+from binlog2s3.server.versioned import Versioned, versioned_tables
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.contract import RetryPolicy
 from binlog2s3.store.errors import MendableError
@@ -126,11 +126,11 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
         workers = Workers(config.s3.threads)
         bucket = Bucket(
             catalog,
-            look=partial(snapshot_of, catalog, workers, url(config.s3)),
             now=lambda: store.settings.now(outside.now(), catalog.layout.archive),
             hold_on=_holds(store),
         )
-        backup, reaches = BackupStorer(config, bucket, outside).run()
+        look = partial(snapshot_of, catalog, workers, url(config.s3))
+        backup, reaches = BackupStorer(config, bucket, look, outside).run()
         for text in store.version_notes():
             say("warning", text)
     rows = [(backup, reaches)]
@@ -148,58 +148,40 @@ def _holds(store: S3Store) -> Callable[[str], Hold] | None:
     return None
 
 
-def asked(config: MysqlConfig) -> ServerFacts:
-    """Which server answers there. Raises SourceError."""
-    with Server(lambda: resolve(config)) as server:
-        return server.facts()
-
-
-def dumped_of(config: MysqlConfig, flavour: Flavour) -> DumpSource:
-    """What a dump of the server that answers there would lose. Raises SourceError."""
-    with Server(lambda: resolve(config)) as server:
-        return dump_source(server, flavour)
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """The source's part of the bucket: a snapshot of it, its clock, and what Object Lock keeps."""
-
-    catalog: Catalog
-    look: Callable[[], Snapshot]
-    now: Callable[[], datetime]
-    hold_on: Callable[[str], Hold] | None = None
+def connected(config: MysqlConfig) -> Server:
+    """The server that answers there."""
+    return Server(lambda: resolve(config))
 
 
 class BackupStorer:
-    """One run of the command.
+    """One run of the command. `look` takes a snapshot of the bucket.
 
-    `ask` says which server answers a login, `dumped` what a dump of it would lose; `part_size` is
-    that of the first parts.
+    `connect` gives the server that answers a login; `part_size` is that of the first parts.
     """
 
     def __init__(
         self,
         config: BackupConfig,
         bucket: Bucket,
+        look: Callable[[], Snapshot],
         outside: Outside,
         *,
-        ask: Callable[[MysqlConfig], ServerFacts] = asked,
-        dumped: Callable[[MysqlConfig, Flavour], DumpSource] = dumped_of,
+        connect: Callable[[MysqlConfig], Server] = connected,
         part_size: int = PART_SIZE,
     ) -> None:
         self._config = config
         self._bucket = bucket
+        self._look = look
         self._catalog = bucket.catalog
         self._outside = outside
-        self._ask = ask
-        self._dumped = dumped
+        self._connect = connect
         self._part_size = part_size
         self._read = 0
         self._sent: Callable[[], int] = lambda: 0
 
     def run(self) -> tuple[Backup, list[BackupReach]]:
         """Make it, store it, register it."""
-        snapshot = self._bucket.look()
+        snapshot = self._look()
         flavour = history_flavour(snapshot, None)
         program, server_uuid = self._program(flavour), self._server_uuid(flavour)
         position_from = self._config.position_from
@@ -250,11 +232,11 @@ class BackupStorer:
                 hint="choose the --tool of the server's flavour",
             )
         assert config.server is not None  # noqa: S101 - so were these
-        source = DumpSource()
+        keeps = Versioned()
         if position_of(config.tool) == "dump-header":
-            source = self._dumped(config.server, flavour)
-        refuse_losses(source.losses, config.tool)
-        keeps = source.versioned
+            with self._connect(config.server) as server:
+                keeps = versioned_tables(server) if flavour == "mariadb" else keeps
+                refuse_losses(losses_of(server, flavour), config.tool)
         history = bool(keeps.tables) and not keeps.obstacle
         program = program_of(
             config.tool, login, config.program, config.tool_option, history=history
@@ -274,7 +256,8 @@ class BackupStorer:
         config = self._config
         if config.server is None:
             return ""
-        facts = self._ask(config.server)
+        with self._connect(config.server) as server:
+            facts = server.facts()
         if facts.flavour != flavour:
             raise SourceError(
                 f"the server is {facts.flavour}, the history of {config.source} is {flavour}'s",
@@ -284,7 +267,7 @@ class BackupStorer:
 
     def _prepare(self) -> None:
         """Refuse to run beside another run; clear what killed ones have left."""
-        left = leftovers_of(self._catalog, self._bucket.now(), self._bucket.hold_on)
+        left = leftovers_of(self._bucket)
         if (other := left.working) is not None:
             raise RecoveryError(
                 f"another `backup run` of {self._config.source} works on {other.host} (pid "
@@ -396,8 +379,8 @@ class BackupStorer:
         try:
             found, reaches, _ = reachable(
                 backup,
-                self._bucket.look(),
-                self._bucket.look,
+                self._look(),
+                self._look,
                 wait=wait,
                 sleep=self._outside.sleep,
             )

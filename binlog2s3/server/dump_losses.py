@@ -4,10 +4,9 @@ The rules are pure, over rows of information_schema. What the account may not se
 does not have, is not known, and no reason to make no backup. No row of a table is read.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from binlog2s3.binlog.gtid import Flavour
@@ -15,10 +14,13 @@ from binlog2s3.binlog.tables import table_name
 from binlog2s3.errors import SourceError
 from binlog2s3.formatting import cut, one_line, some
 from binlog2s3.server.connection import Server
+from binlog2s3.server.expressions import depends_on_zone, mentions, needs_zone_tables
 from binlog2s3.server.sql import text_of
-from binlog2s3.server.versioned import Versioned, versioned_tables
 
 Rows = Sequence[Mapping[str, Any]]
+_TableName = tuple[str, str]
+_Columns = defaultdict[_TableName, set[str]]
+"""Names of columns in lower case, by their table."""
 _MOST, _NAME_MOST = 5, 200
 _SYSTEM = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
 _LEFT_OUT = _SYSTEM - {"mysql"}
@@ -106,17 +108,8 @@ class Loss:
     refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DumpSource:
-    """What is known of a server before it is dumped."""
-
-    versioned: Versioned = field(default_factory=Versioned)
-    losses: tuple[Loss, ...] = ()
-
-
-def dump_source(server: Server, flavour: Flavour) -> DumpSource:
+def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
     """Ask the server. Raises SourceError only if it does not answer."""
-    versioned = versioned_tables(server) if flavour == "mariadb" else Versioned()
 
     def ask(statement: str) -> Rows:
         try:
@@ -137,6 +130,8 @@ def dump_source(server: Server, flavour: Flavour) -> DumpSource:
         found += lacking(ask(TABLESPACES), ask(SPATIAL))
         if ask(RESTRICTS):
             found += unusual_keys(ask(FOREIGN_KEYS))
+    else:
+        found += of_zone_tables(columns, keys)
     indexes = ask_of_users(EXPRESSIONS) if flavour == "mysql" else ()
     checks = ask_of_users(CHECKS[flavour])
     if indexes or checks or any(_is_generated(row) for row in columns):
@@ -145,7 +140,7 @@ def dump_source(server: Server, flavour: Flavour) -> DumpSource:
         either = zone_dependent(columns, checks, timestamps, keys)
         checked = [name for name in either if name not in kept]
         found += computed_anew(kept, checked, ask(ZONE), flavour) if kept or checked else ()
-    return DumpSource(versioned, tuple(found))
+    return tuple(found)
 
 
 # The rules
@@ -236,38 +231,63 @@ def zone_dependent(
 
     `expressions`: of indexes and of CHECKs. Partitions have no other way to depend on it.
     """
-    generated = [row for row in columns if _is_generated(row)]
-    computed = {(_table(row), text_of(row["name"]).lower()) for row in generated}
-    shown: dict[tuple[str, str], set[str]] = defaultdict(set)
-    stored: dict[tuple[str, str], set[str]] = defaultdict(set)
+    computed = {_column(row) for row in columns if _is_generated(row)}
+    shown: _Columns = defaultdict(set)
+    stored: _Columns = defaultdict(set)
     for row in timestamps:
-        name = text_of(row["name"]).lower()
-        shown[_table(row)].add(name)
-        if (_table(row), name) not in computed:
-            stored[_table(row)].add(name)
+        table, name = _column(row)
+        shown[table].add(name)
+        if (table, name) not in computed:
+            stored[table].add(name)
 
-    def depends(row: Mapping[str, Any]) -> bool:
-        return _depends(text_of(row["expression"]), shown[_table(row)], stored[_table(row)])
+    def depends(table: _TableName, expression: str) -> bool:
+        return depends_on_zone(expression, shown[table], stored[table])
 
+    kept = [*_kept(columns, keys, shown, depends)]
+    kept += [row for row in expressions if depends(_table(row), text_of(row["expression"]))]
+    return tuple(map(_object, kept))
+
+
+def of_zone_tables(columns: Rows, keys: Rows) -> Iterator[Loss]:
+    """What mariadb-dump has before the `mysql` database, and so before the time zones of that."""
+    before = [row for row in columns if text_of(row["db"]) < "mysql"]
+    shown: _Columns = defaultdict(set)
+
+    def depends(table: _TableName, expression: str) -> bool:
+        return needs_zone_tables(expression) or mentions(expression, shown[table])
+
+    kept = tuple(map(_object, _kept(before, keys, shown, depends)))
+    if kept:
+        yield Loss(
+            f"generated columns use CONVERT_TZ: {_some(kept)}. They are loaded before the time "
+            "zones, which are in the database mysql, and would be NULL",
+            f"{_PHYSICAL['mariadb']}; or give the database a name that comes after mysql",
+            refused=True,
+        )
+
+
+def _kept(
+    columns: Rows, keys: Rows, shown: _Columns, depends: Callable[[_TableName, str], bool]
+) -> Iterator[Mapping[str, Any]]:
+    """The generated columns that depend on it, also through others, and are stored or indexed.
+
+    All that depend are added to `shown`.
+    """
+    generated = [row for row in columns if _is_generated(row)]
     before = -1
     while before != (before := sum(map(len, shown.values()))):  # one may use another
         for row in generated:
-            if depends(row):
-                shown[_table(row)].add(text_of(row["name"]).lower())
+            if depends(_table(row), text_of(row["expression"])):
+                table, name = _column(row)
+                shown[table].add(name)
     indexed = {
         (_table(row), text_of(row["part"]).lower()) for row in keys if row["part"] is not None
     }
-    kept = [
-        row
-        for row in generated
-        if text_of(row["name"]).lower() in shown[_table(row)]
-        and (
-            "STORED" in text_of(row["extra"]).upper()
-            or (_table(row), text_of(row["name"]).lower()) in indexed
-        )
-    ]
-    kept += [row for row in expressions if depends(row)]
-    return tuple(_object(row) for row in kept)
+    for row in generated:
+        table, name = _column(row)
+        is_stored = "STORED" in text_of(row["extra"]).upper()
+        if name in shown[table] and (is_stored or (table, name) in indexed):
+            yield row
 
 
 def computed_anew(
@@ -303,25 +323,7 @@ def computed_anew(
     )
 
 
-_NAME = re.compile(r"`((?:[^`]|``)*)`")
-_ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\b", re.IGNORECASE)
-_SECONDS = re.compile(r"\bunix_timestamp\(`((?:[^`]|``)*)`\)", re.IGNORECASE)
 _OF_VERSIONS = ("ROW START", "ROW END")
-
-
-def _depends(expression: str, shown: set[str], stored: set[str]) -> bool:
-    """Whether it uses one of the columns `shown`, or a function that asks for the time zone.
-
-    The seconds of a TIMESTAMP that is `stored` are what they are in every zone.
-    """
-
-    def name_of(match: re.Match[str]) -> str:
-        return match[1].replace("``", "`").lower()
-
-    rest = _SECONDS.sub(lambda match: "0" if name_of(match) in stored else match[0], expression)
-    return any(name_of(match) in shown for match in _NAME.finditer(rest)) or bool(
-        _ZONED.search(rest)
-    )
 
 
 def _is_generated(row: Mapping[str, Any]) -> bool:
@@ -329,8 +331,12 @@ def _is_generated(row: Mapping[str, Any]) -> bool:
     return bool(expression) and expression not in _OF_VERSIONS
 
 
-def _table(row: Mapping[str, Any]) -> tuple[str, str]:
+def _table(row: Mapping[str, Any]) -> _TableName:
     return text_of(row["db"]), text_of(row["tab"])
+
+
+def _column(row: Mapping[str, Any]) -> tuple[_TableName, str]:
+    return _table(row), text_of(row["name"]).lower()
 
 
 def _object(row: Mapping[str, Any]) -> str:

@@ -18,12 +18,10 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.events import MAGIC, EventType
-from binlog2s3.binlog.gtid import MariadbGtidList
-from binlog2s3.binlog.place import is_in
+from binlog2s3.binlog.gtid import parse
 from binlog2s3.binlog.undo import STEP_BYTES, ChangedTable, Changes, EventMaker, steps
 from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.config.points import parse_gtids
 from binlog2s3.config.undo import UndoConfig
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import count_text, size_text
@@ -216,13 +214,8 @@ class _Undo:
             gtid = hit.transaction.gtid
             if gtid is None or executed is None:
                 known = hit.lineage == snapshot.current
-            elif isinstance(executed, MariadbGtidList):
-                ((domain, server, number),) = parse_gtids(gtid).gtids()  # type: ignore[union-attr]
-                known = any(
-                    (d, s) == (domain, server) and n >= number for d, s, n in executed.gtids()
-                )
             else:
-                known = is_in(executed, gtid)
+                known = parse(gtid, facts.flavour) <= executed
             if not known:
                 raise RecoveryError(
                     f"{self._server.address} has not executed {name_of(hit)}",

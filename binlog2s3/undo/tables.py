@@ -16,6 +16,7 @@ from binlog2s3.binlog.tables import RowsKind, table_name
 from binlog2s3.binlog.undo import ChangedTable
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.connection import Server
+from binlog2s3.server.expressions import depends_on_zone, mentions
 from binlog2s3.server.sql import quoted
 
 ENGINE = "InnoDB"
@@ -32,8 +33,8 @@ _DDL = (
 )
 _ON_DELETE, _ON_UPDATE = 1 | 2, 4 | 8
 """Bits of the type of a foreign key of InnoDB: CASCADE, SET NULL."""
-_OF_ZONE = re.compile(r"unix_?time|convert_tz", re.IGNORECASE)
-"""Functions whose value depends on the session's time zone, as that of a TIMESTAMP does."""
+_OF_ZONES = re.compile(r"convert_tz", re.IGNORECASE)
+"""Its value depends on the server's time zones."""
 _OF_SESSION = re.compile(
     r"(?:day|month)name|date_format|str_to_date|\bformat\b|\bweek\b|aes_(?:en|de)crypt|uncompress",
     re.IGNORECASE,
@@ -342,13 +343,16 @@ class _Asking:
         if functional or not all(map(self._is_in_binlog, stored)):
             unseen += [str(row["expression"]) for row in generated if not self._is_in_binlog(row)]
         clocks = [str(row["name"]) for row in self._rows if str(row["kind"]) == "time"]
-        if any(_OF_SESSION.search(one) or _mentions(one, clocks) for one in unseen):
+        if any(_OF_SESSION.search(one) or _may_mention(one, clocks) for one in unseen):
             yield self._refusal(
                 "a generated column or index of it may depend on settings of the session that "
                 "wrote the row (its language, the current date), which are not known"
             )
         zoned = [str(row["name"]) for row in self._rows if str(row["kind"]) == "timestamp"]
-        if any(_OF_ZONE.search(one) or _mentions(one, zoned) for one in expressions):
+        if any(
+            _OF_ZONES.search(one) or depends_on_zone(one, zoned) or _may_mention(one, zoned)
+            for one in expressions
+        ):
             yield self._refusal(
                 "a generated column or index of it depends on a TIMESTAMP, and so on the time zone "
                 "of the session that wrote the row, which is not known"
@@ -443,11 +447,9 @@ def _plain(row: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def _mentions(expression: str, columns: Sequence[str]) -> bool:
-    """Whether an expression may have one of these columns."""
-    return any(
-        quoted(name).lower() in expression.lower() or not _WORD.fullmatch(name) for name in columns
-    )
+def _may_mention(expression: str, columns: Sequence[str]) -> bool:
+    """Whether an expression may use one of these columns: any with an unusual name may be in it."""
+    return mentions(expression, columns) or not all(map(_WORD.fullmatch, columns))
 
 
 def _may_be(name: tuple[str, str], parent: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from binlog2s3.recover.model import PlanPiece
-from binlog2s3.recover.plan_source import PlanSource, Served, Window
+from binlog2s3.recover.plan_source import PlanSource, Window
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from lab.get import ServerBinaries
@@ -82,8 +82,8 @@ def serving(
     def opened(pieces: Sequence[PlanPiece]) -> "Iterator[object]":
         return replace(files, pieces=tuple(pieces)).stream()
 
-    served = Served(pieces=files.pieces, name_of=lambda piece: str(piece.binlog), open=opened)  # type: ignore[arg-type]
-    with PlanSource(identity(pair, **changes), ACCOUNT, served, window=window) as source:
+    who = identity(pair, **changes)
+    with PlanSource(who, ACCOUNT, files.pieces, opened, window=window) as source:  # type: ignore[arg-type]
         yield source
 
 
@@ -101,7 +101,7 @@ def failed(found: dict[str, object]) -> str:
 
 def wait_for_all(pair: Pair, source: PlanSource, files: Own) -> None:
     """Until the target has executed the last byte of what is served."""
-    name, position = str(files.pieces[-1].binlog), files.pieces[-1].end
+    name, position = files.pieces[-1].served_name, files.pieces[-1].end
 
     def has_all() -> bool:
         found = replica_status(pair.target)
@@ -178,8 +178,8 @@ def test_a_place_that_is_not_served(pair: Pair) -> None:
         with serving(pair, replace(files, pieces=(second,)), gtid_mode="OFF") as source:
             for place in (
                 ("binlog.000099", 4),
-                (str(first.binlog), 4),
-                (str(second.binlog), second.begin + 1),
+                (first.served_name, 4),
+                (second.served_name, second.begin + 1),
             ):
                 replicate(pair, source, at=place)
                 wait_until(

@@ -31,7 +31,7 @@ from binlog2s3.recover.model import BinlogPosition, Goal, Latest, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import reaches_of_backup
-from binlog2s3.retain.prune import Bucket as PruneBucket
+from binlog2s3.retain.leftovers import Bucket as PruneBucket
 from binlog2s3.retain.prune import Prune
 from binlog2s3.retain.window import proofs_of
 from binlog2s3.status.from_bucket import look
@@ -514,7 +514,7 @@ def differs_prune(world: World) -> Iterator[str]:
     states = world.states[::2]
     world.register(states)
     before = {state: world.oracle.end(state) for state in states}
-    prune = Prune(config, PruneBucket(world.store, world.put.now))
+    prune = Prune(config, PruneBucket(Catalog(world.store, LAYOUT), lambda: world.put.now))
     choice = prune.choice(world.look())
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         prune.run()

@@ -13,8 +13,9 @@ from uuid import UUID
 from binlog2s3.archive.facts import Facts, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
-from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, parse
+from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, mariadb_gtid
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import database_name, table_name
@@ -281,7 +282,7 @@ class WantedGtids:
             if flavour == "mysql":
                 self._set |= GtidSet.parse(text)
             else:
-                self._single |= {_mariadb(piece) for piece in text.split(",")}
+                self._single |= {mariadb_gtid(piece) for piece in text.split(",")}
         for uuid, tag, intervals in self._set.runs():
             if tag:
                 self._has_tags = True
@@ -304,9 +305,8 @@ class WantedGtids:
     def has(self, gtid: str) -> bool:
         """Whether this GTID, in the scanner's form, is among them."""
         if ":" not in gtid:
-            return _mariadb(gtid) in self._single
-        uuid, *tag, number = gtid.split(":")
-        return (uuid, tag[0] if tag else "", int(number)) in self._set
+            return mariadb_gtid(gtid) in self._single
+        return is_in(self._set, gtid)
 
     def touches(self, known: Facts) -> bool:
         """Whether any of them can be in this binlog."""
@@ -315,11 +315,6 @@ class WantedGtids:
             return bool(added & self._set)
         of_mariadb = added_gtids(known)
         return any(of_mariadb.may_have(one) for one in self._single)
-
-
-def _mariadb(text: str) -> tuple[int, int, int]:
-    (found,) = parse(text, "mariadb").gtids()
-    return found
 
 
 def _within(runs: tuple[Interval, ...], number: int) -> bool:

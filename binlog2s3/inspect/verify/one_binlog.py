@@ -21,8 +21,9 @@ from binlog2s3.archive.documents import Entry, EntryRow
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks, crc64_of_rest
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, mariadb_gtid, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import is_in
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import brief, count_text
 from binlog2s3.inspect.verify.context import LineageContext
@@ -195,9 +196,8 @@ def _is_among(gtid: str, added: Gtids) -> bool:
     """Whether a GTID, in the scanner's form, is in the set; MariaDB's by domain and server."""
     try:
         if isinstance(added, GtidSet):
-            uuid, *tag, number = gtid.split(":")
-            return (uuid, tag[0] if tag else "", int(number)) in added
-        domain, server, _ = map(int, gtid.split("-"))
+            return is_in(added, gtid)
+        domain, server, _ = mariadb_gtid(gtid)
     except ValueError:
         return False
     return (domain, server) in {(d, s) for d, s, _ in added.gtids()}

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
@@ -27,6 +27,12 @@ class FakeServer:
                     raise rows
                 return [dict(row) for row in rows]
         return []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is no connection."""
 
     def close(self) -> None:
         """There is no connection."""

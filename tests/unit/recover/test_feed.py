@@ -17,7 +17,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
-from binlog2s3.recover.plan_source import PlanSource, SentMark, Served, Window, binlogs
+from binlog2s3.recover.plan_source import PlanSource, SentMark, Window, binlogs
 from binlog2s3.replication.events import WHOLE_MOST
 from binlog2s3.replication.feed import Feed
 from binlog2s3.replication.login import Account
@@ -47,10 +47,6 @@ def feed(**changes: object) -> Feed:
     return Feed(**({"server_id": 42, "checksum": True} | changes))  # type: ignore[arg-type]
 
 
-def name_of(piece: PlanPiece) -> str:
-    return str(piece.binlog)
-
-
 def sending(to: Feed, pieces: Stream, window: Window | None = None, got: Got | None = None) -> Got:
     """What a client has got after all of it."""
     got, window = got or Got(), window or Window()
@@ -58,7 +54,7 @@ def sending(to: Feed, pieces: Stream, window: Window | None = None, got: Got | N
         cast("Client", got), by_position("", 4), to, ended=lambda _: False,
         has_room=window.has_room,
     )  # fmt: skip
-    sender.send(binlogs(pieces, name_of, window))
+    sender.send(binlogs(pieces, window))
     return got
 
 
@@ -91,7 +87,7 @@ def test_every_piece_begins_with_a_rotate_and_a_format_event(cut: int) -> None:
     piece = piece_of(binlog.transactions, 3, 9)
     found = sent(feed(), stream((piece, binlog), cut=cut))
     assert kinds(found[:2]) == [ROTATE, FORMAT]
-    assert place(found[0]) == (piece.begin, str(NAME))
+    assert place(found[0]) == (piece.begin, piece.served_name)
     assert found[0][:4] == bytes(4), "an artificial event has no time"
     assert found[1][13:17] == bytes(4), "it does not lie at this place"
     assert b"".join(found[2:]) == bytes(binlog.data[piece.begin : piece.end])
@@ -109,7 +105,7 @@ def test_the_next_binlog_goes_on_where_the_server_did() -> None:
         formats = [event for event in found if event[KIND_AT] == FORMAT]
         assert [created(event) for event in formats] == [77, was_started * 99]
         rotates = [place(event) for event in found if event[KIND_AT] == ROTATE]
-        assert rotates == [(first.begin, str(NAME)), (second.begin, str(SECOND))]
+        assert rotates == [(first.begin, first.served_name), (second.begin, second.served_name)]
 
 
 def test_what_is_left_out_is_followed_by_the_true_position() -> None:
@@ -119,7 +115,7 @@ def test_what_is_left_out_is_followed_by_the_true_position() -> None:
     piece = piece_of(binlog.transactions, 0, 9, without=[3, 4])
     found = sent(feed(), stream((piece, binlog)))
     again = [number for number, kind in enumerate(kinds(found)) if kind == ROTATE][1]
-    assert place(found[again]) == (binlog.transactions[5].begin, str(NAME))
+    assert place(found[again]) == (binlog.transactions[5].begin, piece.served_name)
     assert found[again + 1][KIND_AT] == FORMAT
     assert created(found[again + 1]) == 0
     assert kinds(found).count(ROTATE) == 2
@@ -158,9 +154,9 @@ def test_events_that_are_not_for_replicas_stay() -> None:
     found = sent(to, stream((piece, binlog)))
     assert EventType.PREVIOUS_GTIDS not in kinds(found)
     assert [place(e) for e in found if e[KIND_AT] == ROTATE] == [
-        (piece.begin, str(NAME)),
-        (binlog.transactions[0].begin, str(NAME)),
-        (piece.end, str(NAME)),
+        (piece.begin, piece.served_name),
+        (binlog.transactions[0].begin, piece.served_name),
+        (piece.end, piece.served_name),
     ]
     assert (to.sent, to.position) == (size, piece.end)
 
@@ -182,7 +178,7 @@ def test_without_checksums() -> None:
     piece = piece_of(binlog.transactions, 0, 6, without=[2])
     rotates = sending(feed(), stream((piece, binlog))).of(ROTATE)
     assert zlib.crc32(rotates[0][:-4]) == int.from_bytes(rotates[0][-4:], "little")
-    assert rotates[1][27:].decode() == str(NAME)
+    assert rotates[1][27:].decode() == piece.served_name
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -249,7 +245,7 @@ def test_no_transaction_begins_without_room() -> None:
         assert len(got.of(EventType.GTID)) == number
         assert place_of(got.of(EventType.HEARTBEAT)[-1]) == binlog.transactions[number - 1].end
         got.events = [one for one in got.events if one[KIND_AT] != EventType.HEARTBEAT]
-        window.reached(str(NAME), binlog.transactions[number - 3].end)
+        window.reached(piece.served_name, binlog.transactions[number - 3].end)
     thread.join(60)
     assert len(got.of(EventType.GTID)) == 5
 
@@ -305,13 +301,12 @@ def test_one_dump_from_where_the_pieces_begin(begin: int) -> None:
     piece = PlanPiece(
         lineage="own", binlog=NAME, begin=begin, end=999, transactions=1, gtids=GtidSet()
     )
-    served = Served(pieces=(piece,), name_of=name_of, open=lambda _: iter(()))
     identity = Identity(version="9.7.0", flavour="mysql", server_id=42, server_uuid="u")
-    first = by_position(str(NAME), max(begin, 4))
-    with PlanSource(identity, Account("u", "p"), served) as source:
+    first = by_position(piece.served_name, max(begin, 4))
+    with PlanSource(identity, Account("u", "p"), (piece,), lambda _: iter(())) as source:
         for wrong in (
-            by_position(str(NAME), 300),
-            by_position(str(NAME), 999),
+            by_position(piece.served_name, 300),
+            by_position(piece.served_name, 999),
             by_position("b", 4),
         ):
             assert "is not served" in source._refusal(wrong)
@@ -365,11 +360,11 @@ def test_bytes_and_transactions_that_are_executed_agree() -> None:
     )
     window = Window()
     pieces = iter([(piece, iter([Checked(data=bytes(200)), *parts]))])
-    (sent_binlog,) = binlogs(pieces, lambda _: "b", window)
+    (sent_binlog,) = binlogs(pieces, window)
     assert sum(len(data) for data in sent_binlog.blocks) == 2000
     seen = []
     for position in (1100, 1550, 1999, 2000, 2100, 3000):
-        found = window.reached("b", position)
+        found = window.reached(piece.served_name, position)
         assert found is not None
         seen.append((found.size, found.transactions))
     assert seen == [(0, 1), (400, 5), (800, 9), (1000, 10), (1000, 11), (2000, 20)]

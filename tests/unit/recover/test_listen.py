@@ -12,9 +12,8 @@ from binlog2s3.config.goal import RecoveryGoal
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.config.values import MysqlConfig, S3Config
 from binlog2s3.errors import ConfigError, RecoveryError
-from binlog2s3.recover.channel import name_of
 from binlog2s3.recover.listen import Certificate, Listen, listen
-from binlog2s3.recover.plan_source import PlanSource, Served
+from binlog2s3.recover.plan_source import PlanSource
 from binlog2s3.replication.listen import Endpoint, tls_for, tls_of
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
@@ -104,7 +103,6 @@ def test_tls_that_begins_in_the_same_segment() -> None:
     identity = Identity(
         version="9.7.0", flavour="mysql", server_id=7, server_uuid="u", gtid_mode="ON"
     )
-    served = Served(pieces=(), name_of=name_of, open=lambda _: iter(()))
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -115,7 +113,8 @@ def test_tls_that_begins_in_the_same_segment() -> None:
         PlanSource(
             identity,
             Account("u", "p"),
-            served,
+            (),
+            lambda _: iter(()),
             at=Endpoint(tls=tls_for("127.0.0.1"), needs_tls=True),
         ) as source,
         socket.create_connection(source.address, timeout=60) as raw,

@@ -10,7 +10,7 @@ import pytest
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.interrupted import Standing
-from binlog2s3.recover.model import Checked, Plan, PlanPiece
+from binlog2s3.recover.model import Checked, OpenStream, Plan, PlanPiece
 from binlog2s3.recover.one_table import (
     LOOKED_AT_MOST,
     Examination,
@@ -18,7 +18,6 @@ from binlog2s3.recover.one_table import (
     StatementCheck,
     watched,
 )
-from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.view import Result, proof_lines
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
@@ -64,10 +63,8 @@ def stream_of(made: BinlogWriter) -> OpenStream:
 def seen(*statements: str, tables: Sequence[tuple[str, str]] = ORDERS) -> StatementCheck:
     check = StatementCheck(tables)
     for _, data in stream_of(binlog(*statements))(pitr_examples.PLAN.pieces[:1]):
-        check.begin()
-        for checked in data:
-            check.feed(checked.data)
-        check.end()
+        for _ in check.through(data):
+            pass
     return check
 
 
@@ -109,10 +106,8 @@ def seen_in(writing: tuple[int, str, str], text: str) -> StatementCheck:
     made.event(QUERY, query_body(text, db="shop", status=status, encoding=encoding))
     check = StatementCheck((("shop", table),))
     for _, data in stream_of(made)(pitr_examples.PLAN.pieces[:1]):
-        check.begin()
-        for checked in data:
-            check.feed(checked.data)
-        check.end()
+        for _ in check.through(data):
+            pass
     return check
 
 

@@ -15,8 +15,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.zone import SystemZone, differs, fixed_tz, sampled_days
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import PlanPiece
-from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.recover.model import OpenStream, PlanPiece
 from binlog2s3.recover.time_zones import TimeZones, events_warning, tz_of
 from binlog2s3.server.connection import Server
 from lab import pitr_examples

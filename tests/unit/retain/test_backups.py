@@ -21,8 +21,8 @@ from binlog2s3.config.points import Moment
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, MisplacedError, RecoveryError, StoreError
 from binlog2s3.formatting import us_of
-from binlog2s3.recover.model import Latest, ToTime
-from binlog2s3.recover.reach import BackupReach, best_for, nearest
+from binlog2s3.recover.model import Latest, Plan, ToTime
+from binlog2s3.recover.reach import BackupReach, choose
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import add, reach_text, reaches_of_backup, remove
 from binlog2s3.server.connection import ServerBinlog
@@ -128,18 +128,22 @@ def test_the_newest_backup_that_reaches_a_goal_is_chosen() -> None:
     """One that is past the goal is none."""
     snapshot = bucket().snapshot()
     backups = [by_gtids(3), by_gtids(14, days=1), by_gtids(40, days=2)]
-    found = best_for(backups, Latest(), snapshot, None)
-    assert found is not None
-    assert found[0] == backups[2]
-    before = best_for(backups, ToTime(US + 20_000_000, "then"), snapshot, None)
-    assert before is not None
-    assert before[0] == backups[1]
-    assert best_for(backups, ToTime(0, "the epoch"), snapshot, None) is None
-    # the one that says why a goal cannot be reached
-    assert nearest(backups, Latest()) == backups[2]
-    assert nearest(backups, ToTime(0, "the epoch")) == backups[0]
-    second = us_of(TIME) + 30 * 3600 * 1_000_000
-    assert nearest(backups, ToTime(second, "the second day")) == backups[1]
+    for goal, number in ((Latest(), 2), (ToTime(US + 20_000_000, "then"), 1)):
+        backup, plan = choose(backups, goal, snapshot, None)
+        assert isinstance(plan, Plan)
+        assert backup == backups[number]
+
+
+def test_the_nearest_backup_says_why_a_goal_cannot_be_reached() -> None:
+    """The newest from before a time; if all are later, the oldest."""
+    snapshot = bucket().snapshot()
+    wrong = f"{UUID_A}:1-99"
+    backups = [replace(by_gtids(9, days=day), gtid_set=wrong) for day in range(3)]
+    second = ToTime(us_of(TIME) + 30 * 3600 * 1_000_000, "the second day")
+    for goal, number in ((Latest(), 2), (ToTime(0, "the epoch"), 0), (second, 1)):
+        backup, why = choose(backups, goal, snapshot, None)
+        assert backup == backups[number]
+        assert "not in the archive" in str(why)
 
 
 def test_a_recovery_begins_at_a_backup_by_its_label_or_the_begin_of_its_id() -> None:

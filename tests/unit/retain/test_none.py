@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import Backup, look_up, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.layout import Layout
@@ -19,11 +19,10 @@ from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import Plain
-from binlog2s3.recover.model import Base, Latest
+from binlog2s3.recover.model import Base, Latest, Plan
 from binlog2s3.recover.origin import innodb_lacks
-from binlog2s3.recover.reach import best_for
+from binlog2s3.recover.reach import choose
 from binlog2s3.recover.snapshot import Snapshot
-from binlog2s3.restore.engine import _refusal
 from binlog2s3.retain.backup import add, reaches_of_backup
 from binlog2s3.retain.window import proofs_of
 from binlog2s3.status.text import print_status
@@ -86,7 +85,7 @@ def test_a_dump_that_is_cut_off_is_registered_only_with_a_reason(tmp_path: Path)
     found = added(store, path, accept="a trial")
     assert (found.accepted, len(found.defects), found.counts) == ("a trial", 1, False)
     assert registered(Catalog(store, LAYOUT)) == [found]
-    assert best_for([found], Latest(), store.snapshot(), None) is None
+    assert look_up(Catalog(store, LAYOUT)).restorable == []
     assert added(store, path, accept="another reason") == found  # once, as any backup
 
 
@@ -179,7 +178,8 @@ def test_a_window_needs_a_backup_that_pitr_would_take() -> None:
     reset(store, [binlog(1), binlog(4)])
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
     assert not reaches_of_backup(by_gtids(4), store.snapshot())[0].lineage
-    assert best_for([by_gtids(4)], Latest(), store.snapshot(), None) is None
+    _, why = choose([by_gtids(4)], Latest(), store.snapshot(), None)
+    assert not isinstance(why, Plan)
     found = proofs_of(Catalog(store, LAYOUT), store.snapshot()).backups
     assert (found.count, found.window_known, found.window_from) == (1, True, None)
 
@@ -191,8 +191,8 @@ def test_a_backup_whose_gtids_are_not_those_of_its_place_reaches_nothing() -> No
     wrong = replace(by_gtids(1), binlog=NAMES[0], position=end)
     (reach,) = reaches_of_backup(wrong, store.snapshot())
     assert "contradicts itself" in reach.why
-    assert best_for([wrong], Latest(), store.snapshot(), None) is None
-    assert "contradicts itself" in str(_refusal(wrong, Latest(), store.snapshot(), None))
+    _, why = choose([wrong], Latest(), store.snapshot(), None)
+    assert "contradicts itself" in str(why)
     right = replace(wrong, gtid_set=f"{UUID_A}:1-2")
     assert reaches_of_backup(right, store.snapshot())[0].is_complete
 

@@ -7,8 +7,8 @@ import pytest
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.recover.backup import start_of_registered
-from binlog2s3.recover.model import Latest
-from binlog2s3.recover.reach import best_for, is_ahead
+from binlog2s3.recover.model import Latest, Plan
+from binlog2s3.recover.reach import choose, is_ahead
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.window import proofs_of
 from tests.documents import BACKUP, NAME
@@ -53,10 +53,10 @@ def test_what_a_backup_reaches(gtids: str, first: int, count: int) -> None:
     assert reach.is_complete, reach
     assert reach.begin is not None
     assert reach.begin.binlog <= NAMES[first]
-    chosen = best_for([backup(gtids)], Latest(), snapshot, None)
-    assert chosen is not None
-    assert chosen[1].transactions == count
-    assert [one.binlog for one in chosen[1].pieces] == (NAMES[first:] if count else [])
+    _, plan = choose([backup(gtids)], Latest(), snapshot, None)
+    assert isinstance(plan, Plan)
+    assert plan.transactions == count
+    assert [one.binlog for one in plan.pieces] == (NAMES[first:] if count else [])
 
 
 @pytest.mark.parametrize("gtids", ["0-9-2", "0-1-500"])

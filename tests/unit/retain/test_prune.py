@@ -29,7 +29,7 @@ from binlog2s3.formatting import moment_text, size_text
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Plan, Request, ToTime
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.reach import BackupReach, best_for
+from binlog2s3.recover.reach import BackupReach, choose
 from binlog2s3.retain.backup import listed, reaches_of_backup
 from binlog2s3.retain.prune import Bucket, Prune
 from binlog2s3.retain.window import proofs_of, with_proofs
@@ -118,7 +118,9 @@ class World(Archive):
         config = PruneConfig(s3=S3, source="orders", **given)
         out = out or StringIO()
         with redirect_stdout(out):
-            Prune(config, Bucket(self, self.clock, kept), at_once=at_once).run()
+            Prune(
+                config, Bucket(Catalog(self, LAYOUT), lambda: self.clock, kept), at_once=at_once
+            ).run()
         return out.getvalue()
 
     def numbers(self, lineage: str = ID) -> list[int]:
@@ -130,9 +132,9 @@ class World(Archive):
         """What `pitr --to-time` does without a target."""
         snapshot, goal = self.snapshot(), ToTime(at_us, "then")
         backups = registered(Catalog(self, LAYOUT))
-        found = best_for(backups, goal, snapshot, None)
-        if found is not None:
-            return found[1]
+        _, found = choose(backups, goal, snapshot, None)
+        if isinstance(found, Plan):
+            return found
         return make(Request(goal=goal, start=start_of_registered(backups[0], "mysql")), snapshot)
 
 

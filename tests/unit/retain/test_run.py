@@ -4,12 +4,12 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,17 +23,18 @@ from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.outside import Outside
 from binlog2s3.config.values import MysqlConfig, S3Config
 from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError, SourceError, StoreError
+from binlog2s3.retain.leftovers import Bucket as Place
 from binlog2s3.retain.leftovers import clear, leftovers_of
 from binlog2s3.retain.run import BackupStorer
-from binlog2s3.retain.run import Bucket as Place
-from binlog2s3.server.connection import ServerFacts
-from binlog2s3.server.dump_losses import DumpSource, Loss
+from binlog2s3.server import dump_losses
+from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.status.model import backups_of
 from binlog2s3.store.errors import FullError
 from binlog2s3.store.versions import Hold
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BACKUP, BACKUP_RUN, LINEAGE, STORED
 from tests.snapshots import LAYOUT, Bucket
+from tests.unit.recover.fake_server import FakeServer, Rows
 
 NAME = BinlogName("mysql-bin", 1)
 
@@ -96,6 +97,17 @@ def said(text: str, gtids: int = 6) -> str:
     return text.replace("POSITION", str(POSITION)).replace("GTIDS", str(gtids))
 
 
+class Source(FakeServer):
+    """The next server that answers there."""
+
+    def __init__(self, servers: list[ServerFacts], answers: Mapping[str, Rows | Exception]) -> None:
+        super().__init__(answers)
+        self._servers = servers
+
+    def facts(self) -> ServerFacts:
+        return self._servers.pop(0)
+
+
 @dataclass
 class World:
     """A bucket with a binlog, a program that is a script, and a clock that waits for nobody."""
@@ -106,6 +118,7 @@ class World:
     on_sleep: Callable[[], object] = lambda: None
     late: timedelta = timedelta()
     servers: list[ServerFacts] = field(default_factory=list)
+    answers: dict[str, Rows | Exception] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.store.archive(DATA, NAME)
@@ -138,9 +151,9 @@ class World:
         config = BackupConfig(
             s3=S3Config(bucket="b", prefix="pre"), source="orders", command=command, **given
         )
-        place = Place(self.catalog, self.store.snapshot, lambda: self.now)
+        place, look = Place(self.catalog, lambda: self.now), self.store.snapshot
         outside = Outside(sleep=self.sleep)
-        storer = BackupStorer(config, place, outside, ask=self.ask, part_size=20_000)
+        storer = BackupStorer(config, place, look, outside, connect=self.connect, part_size=20_000)
         backup, _ = storer.run()
         return backup
 
@@ -149,10 +162,10 @@ class World:
         """By the earlier of two clocks."""
         return datetime.now(UTC) - self.late
 
-    def ask(self, config: MysqlConfig) -> ServerFacts:
-        """What the next server says that answers there."""
+    def connect(self, config: MysqlConfig) -> Server:
+        """The server that answers there."""
         assert config == LOGIN
-        return self.servers.pop(0)
+        return cast("Server", Source(self.servers, self.answers))
 
     def content(self, backup: Backup) -> str:
         assert backup.stored is not None
@@ -319,7 +332,7 @@ def test_a_store_that_fails_at_any_step(world: World, operation: str, when: Any)
         assert last_failure(world.runs(), found) is None
         return
     later = datetime.now(UTC) + timedelta(days=2)
-    clear(world.catalog, leftovers_of(world.catalog, later))
+    clear(world.catalog, leftovers_of(Place(world.catalog, lambda: later)))
     assert world.left() == (0, [], [])
 
 
@@ -373,7 +386,7 @@ def test_what_a_killed_run_left_is_cleared_by_the_next(world: World) -> None:
 def test_objects_that_stay_are_named(world: World, age: timedelta, hold: Hold, why: str) -> None:
     """Uploads are aborted all the same."""
     id_ = killed_run(world, at=now() - age)
-    left = leftovers_of(world.catalog, now(), lambda _: hold)
+    left = leftovers_of(Place(world.catalog, now, lambda _: hold))
     assert left.kept == {LAYOUT.stored(id_, 7): why}
     clear(world.catalog, left)
     assert world.left() == (0, [LAYOUT.stored(id_, 7)], [])
@@ -386,7 +399,7 @@ def test_a_run_that_works_is_left_alone(world: World) -> None:
     with pytest.raises(RecoveryError, match="another `backup run` of orders works on db1"):
         world.run(world.program(said(DUMP)))
     assert world.left() == before
-    left = leftovers_of(world.catalog, now() + timedelta(seconds=1))
+    left = leftovers_of(Place(world.catalog, lambda: now() + timedelta(seconds=1)))
     assert (left.uploads, left.objects) == ([], [])
 
 
@@ -394,9 +407,9 @@ def test_what_is_registered_is_no_leftover(world: World) -> None:
     """However old it is, and even if its document cannot be read."""
     backup = world.run(world.program(said(DUMP)))
     later = now() + timedelta(days=99)
-    assert leftovers_of(world.catalog, later).objects == []
+    assert leftovers_of(Place(world.catalog, lambda: later)).objects == []
     world.store.put(LAYOUT.backup(backup.id), b"rotten")
-    assert leftovers_of(world.catalog, later).objects == []
+    assert leftovers_of(Place(world.catalog, lambda: later)).objects == []
 
 
 def test_a_program_that_is_not_there_is_refused(world: World) -> None:
@@ -408,9 +421,9 @@ def test_a_program_that_is_not_there_is_refused(world: World) -> None:
         command="/nowhere/program",
         position_from="dump-header",
     )
-    place = Place(world.catalog, world.store.snapshot, now)
+    place = Place(world.catalog, now)
     with pytest.raises(SourceError, match="not an executable program"):
-        BackupStorer(config, place, Outside()).run()
+        BackupStorer(config, place, world.store.snapshot, Outside()).run()
     assert world.store.calls["put"] == before["put"]
 
 
@@ -426,18 +439,23 @@ def test_a_dump_that_would_lose_something_is_not_made(
         program=Path("/nowhere/mysqldump"),
         server=LOGIN,
     )
-    lost = [Loss("it loses a", "rename a", refused=True), Loss("it rounds b", "use c")]
-    place = Place(world.catalog, world.store.snapshot, now)
+    place, floats = Place(world.catalog, now), {"db": "d", "tab": "t", "name": "f", "type": "float"}
+    world.answers = {
+        dump_losses.DATABASES: [{"db": "SYS"}],
+        dump_losses.COLUMNS: [{**floats, "expression": "", "extra": ""}],
+    }
 
-    def run(*losses: Loss) -> None:
-        BackupStorer(config, place, Outside(), dumped=lambda _, __: DumpSource(losses=losses)).run()
+    def run() -> None:
+        storer = BackupStorer(config, place, world.store.snapshot, Outside(), connect=world.connect)
+        storer.run()
 
-    with pytest.raises(RecoveryError, match="mysqldump is not run: it loses a") as raised:
-        run(*lost)
-    assert raised.value.hint == "rename a"
-    assert "it rounds b" in capsys.readouterr().err
+    with pytest.raises(RecoveryError, match=r"mysqldump is not run: the dump .* SYS") as raised:
+        run()
+    assert raised.value.hint.startswith("give the database another name")
+    assert "FLOAT in a table without a primary key: d.t" in capsys.readouterr().err
+    del world.answers[dump_losses.DATABASES]
     with pytest.raises(SourceError, match="not an executable program"):
-        run(*lost[1:])
+        run()
     assert world.store.calls["put"] == before["put"]
 
 

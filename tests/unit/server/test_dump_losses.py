@@ -8,7 +8,7 @@ import pytest
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import SourceError
 from binlog2s3.server import dump_losses
-from binlog2s3.server.dump_losses import Loss, dump_source
+from binlog2s3.server.dump_losses import Loss, losses_of
 from tests.unit.recover.fake_server import Rows, fake
 
 T = {"db": "d", "tab": "t"}
@@ -37,7 +37,7 @@ def of(name: str, expression: str) -> Any:
 
 
 def losses(answers: Mapping[str, Rows | Exception], flavour: Flavour = "mysql") -> tuple[Loss, ...]:
-    return dump_source(fake(answers), flavour).losses
+    return losses_of(fake(answers), flavour)
 
 
 FLOAT = column("f", type_="float")
@@ -106,6 +106,7 @@ def test_a_computed_float_is_exact() -> None:
         ([stored("a", "unix_timestamp(`ts`) + hour(`ts`)")], [], ["a"]),
         ([stored("made", "`dt`"), stored("a", "unix_timestamp(`made`)")], [], ["made", "a"]),
         ([stored("b", "`a``b`")], [], ["b"]),
+        ([stored("b", "concat(_utf8mb4\\'`\\',`ts`)")], [], ["b"]),
         ([stored("rs", "ROW START", "timestamp"), stored("re", "ROW END", "timestamp")], [], []),
         ([], [of("k", "hour(`ts`)")], ["k"]),
         ([], [of("k", "(`n` * 2)")], []),
@@ -130,6 +131,29 @@ def test_what_depends_on_the_time_zone_is_found(
     assert [one.refused for one in found] == [is_refused] * bool(names)
     if names:
         assert ": " + ", ".join(f"d.t: {name}" for name in names) + ". " in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ([stored("g", "convert_tz(`dt`,'MET','+00:00')")], "d.t: g"),
+        ([virtual("g", "convert_tz(`dt`,'MET','+00:00')")], ""),
+        ([virtual("seen", "convert_tz(`dt`,'MET','+00:00')")], "d.t: seen"),
+        ([virtual("g", "convert_tz(`dt`,'MET','+00:00')"), stored("y", "year(`g`)")], "d.t: y"),
+        ([stored("g", "convert_tz(`dt`,'+01:00','+00:00')")], ""),
+        ([{**stored("g", "convert_tz(`dt`,'MET','+00:00')"), "db": "shop"}], ""),
+    ],
+)
+def test_what_a_mariadb_dump_has_before_the_time_zones_is_refused(
+    columns: list[Any], names: str
+) -> None:
+    """It would be NULL. mysqldump has the database mysql first."""
+    answers = {dump_losses.COLUMNS: columns, dump_losses.KEYS: [key("k", "seen", non_unique=1)]}
+    found = losses(answers, "mariadb")
+    assert [(one.refused, f": {names}. " in one.text) for one in found] == [(True, True)] * bool(
+        names
+    )
+    assert losses(answers) == ()
 
 
 def test_the_timestamp_of_another_table_is_no_reason() -> None:
