@@ -1,7 +1,8 @@
 """One binlog in the bucket, as it is seen (`Binlog`) and as it was read (`Facts`). Values only."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
@@ -15,6 +16,7 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
 
+_LEFT_OUT = "what the source leaves out of its binlogs cannot be in this history"
 State = Literal["archived", "open", "unfinished", "undescribed"]
 
 
@@ -189,6 +191,26 @@ def scanned(
         rotated=scanner.rotate is not None,
         crashed=state == "archived" and not scanner.ended,
     )
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """What a source said of several binlogs that its binlogs do not have; `add` these in order."""
+
+    _said: dict[str, tuple[BinlogName, BinlogName]] = field(default_factory=dict)
+
+    def add(self, known: Facts) -> None:
+        for text in known.leaves_out or ():
+            first, _ = self._said.get(text, (known.name, known.name))
+            self._said[text] = (first, known.name)
+
+    def texts(self, now: Iterable[str] = ()) -> list[str]:
+        """As messages say it. `now`: what the source said last."""
+        found = [
+            f"{_LEFT_OUT}: {text} ({first if first == last else f'{first} to {last}'})"
+            for text, (first, last) in self._said.items()
+        ]
+        return found + [f"{_LEFT_OUT}: {text}" for text in now if text not in self._said]
 
 
 def _gtids_before(entry: EntryRow, flavour: Flavour) -> Gtids | None:

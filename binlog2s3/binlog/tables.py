@@ -410,7 +410,8 @@ _WITH_EXTRA = frozenset(
         _E.DELETE_ROWS_COMPRESSED,
     }
 )
-_COMPRESSED = range(_E.WRITE_ROWS_COMPRESSED_V1, _E.DELETE_ROWS_COMPRESSED + 1)
+COMPRESSED_ROWS = range(_E.WRITE_ROWS_COMPRESSED_V1, _E.DELETE_ROWS_COMPRESSED + 1)
+"""MariaDB's with log_bin_compress: their size says nothing about how many rows they have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -473,7 +474,7 @@ def decode_rows(event_type: int, body: bytes) -> RowsEvent:
     kind = _KINDS[event_type]
     number = table_id(body)
     flags = body[_TABLE_ID_SIZE]
-    compressed = event_type in _COMPRESSED
+    compressed = event_type in COMPRESSED_ROWS
     partial = event_type == _E.PARTIAL_UPDATE_ROWS
     width, present, at = 0, list[bytes](), _POST_HEADER
     if event_type not in _OLD:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from binlog2s3.archive.documents import UNLOGGED
+from binlog2s3.archive.facts import LeftOut
 from binlog2s3.binlog.content import AlterName, Content
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import (
@@ -23,7 +24,6 @@ from binlog2s3.binlog.gtid import (
     mariadb_gtid,
     parse,
 )
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, Spot, gtid_text, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
@@ -36,7 +36,6 @@ from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
 from binlog2s3.server.omissions import IGNORES
 
-_LEFT_OUT = "what the source leaves out of its binlogs cannot be in this history"
 _SHOWN = 3
 _BACK = 50
 """How many binlogs are searched for the last transactions that are kept."""
@@ -225,23 +224,17 @@ class _Planner:
 
     def _say_what_is_left_out(self, first: int, stop: Spot) -> None:
         """Warn of what the source said that its binlogs do not have, and of what it forgot."""
-        route, found = self._route, dict[str, list[BinlogName]]()
+        route, found = self._route, LeftOut()
         for number in range(first, stop.number + 1):
             known = route.known(number)
-            for text in known.leaves_out or ():
-                found.setdefault(text, []).append(known.name)
+            found.add(known)
             if known.crashed and number < stop.number and IGNORES in (known.leaves_out or ()):
                 self._warnings.append(
                     f"{known.name} ends as after a crash of the source, which had {IGNORES}: if it "
                     "was no crash, what it committed until its next start is missing"
                 )
-        for text, names in found.items():
-            where = f"{names[0]} to {names[-1]}" if names[1:] else f"{names[0]}"
-            self._warnings.append(f"{_LEFT_OUT}: {text} ({where})")
-        self._warnings += self._search.branches.forgotten(first, stop.number)
-        for text in self._search.left_out():
-            if text not in found:
-                self._warnings.append(f"{_LEFT_OUT}: {text}")
+        said = found.texts(self._search.left_out())
+        self._warnings += [*said, *self._search.branches.forgotten(first, stop.number)]
 
     # What the target has, and is to have
 

@@ -65,6 +65,7 @@ from binlog2s3.serve.binlogs import Binlogs, BusyError, ReadWhole, UnreadError
 from binlog2s3.serve.line import archived, check_gtids, first_open
 from binlog2s3.serve.model import Beginning, ServedBinlog, View, beginning, view_of
 from binlog2s3.serve.tail import Recent, Tail
+from binlog2s3.server.omissions import gtids_that_came_in
 from binlog2s3.workers import Workers
 
 Result = TypeVar("Result")
@@ -228,7 +229,7 @@ class ArchiveHistory:
         number = self._view.numbers[begins.binlog.place]
         self._check_unlogged(number, MysqlPart(have))
         self._check_unnamed(number, MysqlPart(have))
-        self._check_outside(have)
+        self._check_outside(number, have)
         self._check_histories(have, number)
         return begins
 
@@ -314,12 +315,16 @@ class ArchiveHistory:
                     f"position, at {name}:4"
                 )
 
-    def _check_outside(self, have: GtidSet) -> None:
-        """See that a replica has what a source got without its binlogs. Raises NotServedError."""
+    def _check_outside(self, number: int, have: GtidSet) -> None:
+        """See that a replica has what a source got without its binlogs. Raises NotServedError.
+
+        That is before its lineages began, and as was said of the binlogs from `number` on.
+        """
         view, route = self._view, self._route
         apart = parse(self._lineage.gtids_outside, self.flavour)
         if route is not None and len(route):
             apart = either(apart, outside(route, 0))
+        apart = either(apart, gtids_that_came_in(self._left_out(number)))
         if not executed(apart).beyond(have):
             return
         known = executed(have)
@@ -330,6 +335,15 @@ class ArchiveHistory:
                 f"the replica is missing {gtids_text(missing)}, which no binlog of the source ever "
                 "had: build it again from a base backup that has them"
             )
+
+    def _left_out(self, number: int) -> Iterator[str]:
+        """What the source said that its binlogs from this one on do not have."""
+        route, writer = self._route, self._catalog.last_writer()
+        for at in range(number, len(route) if route is not None else 0):
+            yield from (route.brief(at).leaves_out or ()) if route is not None else ()
+        beat = writer.beat if writer is not None else None
+        if beat is not None and beat.lineage == self._lineage.id:
+            yield from beat.leaves_out or ()
 
     def _check_unnamed(self, number: int, part: MysqlPart) -> None:
         """See that a replica does not miss transactions without a GTID before its first binlog.

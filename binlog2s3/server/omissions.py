@@ -3,9 +3,11 @@
 What a session writes with sql_log_bin = 0 cannot be asked for: no server knows it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import Server
 from binlog2s3.server.replica import is_running_replica, replica_rows
@@ -14,6 +16,7 @@ from binlog2s3.server.version import is_on
 _UPDATES = ("log_replica_updates", "log_slave_updates")
 _NDB = "ndb_log_bin"
 _ERROR_ACTION = "binlog_error_action"
+_PURGED = "gtid_purged"
 IGNORES = f"{_ERROR_ACTION}=IGNORE_ERROR"
 """The server goes on without a binlog if it cannot write it."""
 FILTERS = tuple(
@@ -50,9 +53,20 @@ def omissions(server: Server) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(_printable(text) for text in found))[:_MOST]
 
 
-def omitted(setting: str, value: object) -> str:
-    """One more thing that is in no binlog, as text."""
-    return _printable(f"{setting}={value}")
+def came_in(gtids: GtidSet) -> str:
+    """GTIDs that the server got without a binlog since its history began, as one more text."""
+    return _printable(f"{_PURGED}={gtids}")
+
+
+def gtids_that_came_in(texts: Iterable[str]) -> GtidSet:
+    """Those of all `came_in` among these texts; a text that was cut says nothing."""
+    found = GtidSet()
+    for text in texts:
+        setting, _, value = text.partition("=")
+        if setting == _PURGED:
+            with suppress(ValueError):
+                found |= GtidSet.parse(value)
+    return found
 
 
 def binlog_filters(status: Rows) -> Iterator[str]:

@@ -290,8 +290,8 @@ class RemoteBinlog:
         """Compare chunks of another process with our bytes.
 
         A chunk whose name has another checksum is read, with `read` each one. If its bytes are not
-        those that its name says, it is deleted: it is nobody's chunk, and would only stop readers.
-        Otherwise, with another checksum, it is of another history, and ForkError is raised.
+        those that its name says, twice, it is deleted: it is nobody's chunk, and would only stop
+        readers. Once may be the network's fault, and nobody else may have the bytes. Otherwise, with another checksum, it is of another history, and ForkError is raised.
         """
         same, floor = set(), self._track.floor
         for chunk in sorted(chunks):
@@ -302,6 +302,8 @@ class RemoteBinlog:
                 continue
             key, upto = self.chunk_key(chunk), min(chunk.end, self._track.size)
             there, crc64 = self._crc64_there(chunk, upto)
+            if there != chunk.crc64:
+                there, crc64 = self._crc64_there(chunk, upto)
             if ours and there == chunk.crc64:
                 same.add(chunk)
             elif there != chunk.crc64:

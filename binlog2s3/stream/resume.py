@@ -24,7 +24,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, started_at
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find, refuse_unguarded
-from binlog2s3.server.omissions import omissions, omitted
+from binlog2s3.server.omissions import came_in, omissions
 from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
 from binlog2s3.stream.compare import Common, Finder, cut, prove
 from binlog2s3.stream.continuation import (
@@ -390,7 +390,7 @@ def _with_grown(plain: NextRun, lineage: Lineage) -> tuple[str, ...] | None:
     """What the source leaves out, with the GTIDs that came in without a binlog since it began."""
     known = GtidSet.parse(lineage.gtids_outside)
     grown = GtidSet.parse(plain.gtids_outside) - known
-    return (*(plain.leaves_out or ()), omitted("gtid_purged", grown)) if grown else plain.leaves_out
+    return (*(plain.leaves_out or ()), came_in(grown)) if grown else plain.leaves_out
 
 
 def _time_zone(server: Server) -> tuple[SystemZone | None, datetime | None]:

@@ -28,7 +28,7 @@ from binlog2s3.binlog.events import (
     decode_mariadb_alter,
     query_layout,
 )
-from binlog2s3.binlog.tables import KIND_OF_ROWS
+from binlog2s3.binlog.tables import COMPRESSED_ROWS, KIND_OF_ROWS
 from binlog2s3.inspect.find.match import KINDS_OF_WORD, Criteria, Tables, needles_of
 
 _HEAD = struct.Struct("<4xB4xI")
@@ -45,7 +45,7 @@ _LEAST_GTID = _GTID_LENGTH + 5
 GtidTest = Callable[[int, bytes, int], bool]
 """Whether the event of this type, at this offset of these bytes, may have a wanted GTID."""
 
-_SKIP, _MARK, _START, _QUERY, _PAYLOAD, _ROWS = range(6)
+_SKIP, _MARK, _START, _QUERY, _PAYLOAD, _ROWS, _PACKED_ROWS = range(7)
 _GTID_EVENTS = (
     EventType.GTID,
     EventType.ANONYMOUS_GTID,
@@ -75,7 +75,7 @@ class FilterRules:
     @property
     def jumps(self) -> bool:
         """Whether the events of a transaction without statements can be skipped."""
-        return not self.phases and not any(self.meaning[kind] for kind in KIND_OF_ROWS)
+        return not self.phases and not any(self.meaning[kind] == _ROWS for kind in KIND_OF_ROWS)
 
 
 def rules_for(wanted: Criteria, gtid: GtidTest | None = None) -> FilterRules:
@@ -103,6 +103,9 @@ def rules_for(wanted: Criteria, gtid: GtidTest | None = None) -> FilterRules:
                 meaning[event_type] = _ROWS
         if row_kinds:
             meaning[EventType.PARTIAL_ROW_DATA] = _ROWS
+    for event_type in KIND_OF_ROWS:
+        if event_type in COMPRESSED_ROWS and not meaning[event_type]:
+            meaning[event_type] = _PACKED_ROWS
     return FilterRules(
         both=both,
         meaning=bytes(meaning),
@@ -134,7 +137,9 @@ def _is_of_alter(event_type: int, data: bytes, at: int) -> bool:
 
 def _names_of(tables: Tables | None) -> tuple[bytes, ...]:
     """Names of which a statement about these tables must have one; () if that does not hold."""
-    if tables is None or any(table == "*" or "`" in db + table for db, table in tables.pairs):
+    if tables is None or any(
+        table == "*" or not {"`", '"'}.isdisjoint(db + table) for db, table in tables.pairs
+    ):
         return ()
     found = tuple(table.casefold() for _, table in tables.pairs)
     return tuple(name.encode() for name in found) if all(map(str.isascii, found)) else ()
@@ -234,8 +239,9 @@ class Prefilter:
                         continue
                 elif what == _ROWS:
                     self.rows.append(base + at)
-                    if event_type > 165:
-                        self.compressed = True
+                    self.compressed |= event_type in COMPRESSED_ROWS
+                elif what == _PACKED_ROWS:
+                    self.compressed = True
                 elif what == _MARK:
                     self.marks.append(base + at)
                 else:

@@ -13,7 +13,7 @@ from functools import partial
 from binlog2s3.archive.ahead import Ahead
 from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.documents import UNLOGGED, Entry, EntryRow
-from binlog2s3.archive.facts import Binlog, Facts
+from binlog2s3.archive.facts import Binlog, Facts, LeftOut
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
@@ -91,6 +91,7 @@ class LineageWalk:
         self._intervals = Intervals()
         self._replaced: list[BinlogName] = []
         self._unproved = 0
+        self._left_out = LeftOut()
         self._index = Index(context.source.catalog, context.lineage)
         self._from_pages = 0
 
@@ -110,6 +111,9 @@ class LineageWalk:
         self.result.intervals = self._intervals.found
         for error in self._index.problems:
             self._context.note(f"{error}; the entries were read instead")
+        writer = self._context.writer
+        for text in self._left_out.texts((writer.leaves_out or ()) if writer is not None else ()):
+            self._context.note(text)
         if not self._source.deep:
             self._say_what_was_not_read()
 
@@ -385,6 +389,7 @@ class LineageWalk:
             self.cuts[str(facts.name)] = facts
         if isinstance(facts, Facts):
             self.result.transactions += facts.transactions
+            self._left_out.add(facts)
         before, self._before = self._before, facts
         broken = self._break(before, facts) if before is not None else ""
         if why:

@@ -169,6 +169,26 @@ def test_a_sound_archive(deep: bool, store: MemoryStore, archive: Archive) -> No
     assert [len(one.intervals) for one in source.lineages] == [1, 1]
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_the_source_leaves_out_is_told(
+    deep: bool, store: MemoryStore, archive: Archive
+) -> None:
+    """The binlogs are whole, and yet a recovery lacks what they never had."""
+    came_in = f"gtid_purged={UUID_B}:7"
+    for number in (2, 3):
+        key = archive.entry(OLD, number)
+        store.put(key, replace(read(store, key, Entry), leaves_out=(came_in,)).to_json())
+    assert archive.beat is not None
+    beat = replace(archive.beat, leaves_out=("binlog_ignore_db=tmp",))
+    store.put(WRITER, beat.to_json())
+    source = verified(store, deep=deep)
+    assert source.defects == []
+    said = [note for note in source.notes if "leaves out" in note]
+    assert [note.split(": ")[0] for note in said] == [OLD, NEW]
+    assert said[0].endswith(f"{came_in} ({name(2)} to {name(3)})")
+    assert said[1].endswith("binlog_ignore_db=tmp")
+
+
 @pytest.mark.usefixtures("archive")
 def test_pages_are_not_foreign(store: MemoryStore) -> None:
     """A key in their folder that is no page's is."""

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
@@ -622,6 +622,28 @@ def test_what_the_source_got_without_its_binlogs(bucket: Bucket, *, is_open: boo
     for have in ("", f"{UUID_B}:1-8"):
         assert f"is missing {UUID_B}:" in refused(bucket, by_gtid(have))
     assert len(everything(bucket, by_gtid(f"{UUID_B}:1-9")).of(EventType.GTID)) == 5
+
+
+@pytest.mark.parametrize("who", ["entry", "writer"])
+def test_what_came_in_without_a_binlog(bucket: Bucket, who: str) -> None:
+    """A server refuses a replica that lacks what it purged; it is between two binlogs of a lineage.
+
+    An entry says it of a binlog that was archived before `serve` began, the writer of later ones.
+    """
+    came_in = (f"binlog_ignore_db=tmp,{UUID_A}:1", f"gtid_purged={UUID_B}:1-9")
+    bucket.archive(written(5).data)
+    last = written(5, first=6)
+    bucket.archive(last.data, SECOND)
+    if who == "entry":
+        key = LAYOUT.entry(ID, SECOND)
+        entry = replace(read(bucket, key, Entry), leaves_out=came_in)
+        bucket.put(key, entry.to_json())
+    else:
+        bucket.beat(replace(BEAT, lineage=ID, leaves_out=came_in))
+    for have in (f"{UUID_A}:1-5", f"{UUID_A}:1-5,{UUID_B}:1-8"):
+        assert f"is missing {UUID_B}:" in refused(bucket, by_gtid(have))
+    has_all = by_gtid(f"{UUID_A}:1-5,{UUID_B}:1-9")
+    assert len(everything(bucket, has_all).of(EventType.GTID)) == 5
 
 
 @pytest.mark.parametrize("is_open", [True, False])

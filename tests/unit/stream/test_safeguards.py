@@ -533,6 +533,24 @@ def test_what_lies_below_the_floor_is_not_taken_for_ours(world: World) -> None:
     assert world.chunks() == ours
 
 
+def test_a_chunk_that_came_wrong_once_is_not_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network's fault is not the store's, and nobody else may have the bytes."""
+    streamer = world.start()
+    world.source.write(950)
+    world.work(streamer)
+    place = streamer.uploader.jobs[0].place
+    data = b"of another history" * 20
+    other = Chunk(0, len(data), crc64nvme(data))
+    world.store.put(f"{CHUNKS}{other}", data)
+    answers = [iter([b"x" * len(data)]), iter([data])]
+    monkeypatch.setattr(world.store, "open", lambda *_: answers.pop(0))
+    with pytest.raises(ForkError):
+        place.compare([other])
+    assert other in world.chunks()
+
+
 class Draining(MemoryStore):
     """Gives and takes block by block, as a connection does, and keeps nothing of a part."""
 

@@ -47,6 +47,8 @@ STATEMENTS = (
     "replace orders VALUES (1)",
     "DELETE FROM orders FOR PORTION OF p FROM '1' TO '2'",
     "GRANT ALL ON shop.orders TO me",
+    'INSERT INTO "a""b" VALUES (1)',
+    "INSERT INTO `c``d` VALUES (1)",
 )
 WANTED = [
     Criteria(tables=Tables((("shop", "orders"),))),
@@ -61,6 +63,8 @@ WANTED = [
     Criteria(min_rows=3),
     Criteria(tables=Tables((("Shop", "Orders"),))),
     Criteria(tables=Tables((("shop", "orders"),)), min_rows=2),
+    Criteria(tables=Tables((("shop", 'a"b'),))),
+    Criteria(tables=Tables((("shop", "c`d"),))),
 ]
 
 
