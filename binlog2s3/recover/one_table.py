@@ -12,14 +12,15 @@ from binlog2s3.binlog.content import LOOKED_MOST, ROW_KINDS, ContentReader
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.binlog.statements import UPKEEP, Statement
+from binlog2s3.binlog.statements import UPKEEP, Statement, statement_of
 from binlog2s3.binlog.tables import table_name
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, cut, size_text, some
 from binlog2s3.recover.extract import through
 from binlog2s3.recover.model import Checked, OpenStream, Plan
 from binlog2s3.recover.target import TargetFacts, other_channels, replicated
 from binlog2s3.server.connection import Server
+from binlog2s3.server.sql import quoted
 
 LOOKED_AT_MOST = 1 << 30
 """So many bytes of binlogs are looked at before the operator is asked; more while they are sent."""
@@ -31,6 +32,8 @@ _PASSES_ON = ("CASCADE", "SET NULL", "SET DEFAULT")
 _WITHOUT = "without --table everything is applied"
 _EXCHANGES = frozenset({"RENAME", "EXCHANGE", "CONVERT"})
 _NOT_TABLES = frozenset({"COLUMN", "INDEX", "KEY", "CONSTRAINT"})
+_MERGE = "MRG_MYISAM"
+"""An engine whose tables have no rows: what is written to one is in a table of its UNION."""
 
 Tables = Sequence[tuple[str, str]]
 """Pairs of database and table."""
@@ -223,7 +226,21 @@ def _others(found: Statement) -> tuple[set[str], set[str]]:
             moved |= _name_at(words, behind, found.db)
         elif word in ("LIKE", "REFERENCES"):
             read |= _name_at(words, behind, found.db)
+        elif word == "UNION":
+            moved |= _merged(words, behind, found.db)
     return moved, read
+
+
+def _merged(words: Sequence[str], at: int, db: str) -> set[str]:
+    """The tables that a MERGE table consists of, by the list after UNION; none in a SELECT."""
+    found = set[str]()
+    at += words[at : at + 1] == ["="]
+    mark = "("
+    while words[at : at + 1] == [mark]:
+        found |= _name_at(words, at + 1, db)
+        at += 4 if words[at + 2 : at + 3] == ["."] else 2
+        mark = ","
+    return found if words[at : at + 1] == [")"] else set()
 
 
 def _name_at(words: Sequence[str], at: int, db: str) -> set[str]:
@@ -308,6 +325,7 @@ class Examination:
         if facts.flavour == "mysql":
             self._ask_start(server, facts)
         self._ask_tables(server, facts)
+        self._ask_merges(server, facts)
         self._ask_keys(server, facts)
 
     def _ask_scratch(
@@ -394,6 +412,47 @@ class Examination:
                     f"the target does not show a table {text}: it is not in the base backup, or "
                     "the account is missing SELECT on it; then its foreign keys are unknown"
                 )
+
+    def _ask_merges(self, server: Server, facts: TargetFacts) -> None:
+        """Refuse MERGE tables over these: rows are logged under the name that a statement gave."""
+        ours, missing = _folded(set(self._texts)), dict[str, None]()
+        for row in server.rows(
+            "SELECT table_schema AS db, table_name AS name FROM information_schema.tables "
+            "WHERE engine = %s ORDER BY 1, 2",
+            (_MERGE,),
+        ):
+            database, name = str(row["db"]), str(row["name"])
+            text = table_name(database, name)
+            named = f"{quoted(database)}.{quoted(name)}"
+            try:
+                (shown,) = server.rows(f"SHOW CREATE TABLE {named}")
+            except SourceError as error:
+                if not error.answered:
+                    raise
+                self.refusals.append(
+                    RecoveryError(
+                        f"the target, {facts.address}, has a MERGE table, {text}, perhaps of these "
+                        f"tables: {error}",
+                        hint=f"drop it in the scratch server; or {_WITHOUT}",
+                    )
+                )
+                continue
+            made = statement_of(str(shown["Create Table"]), database)
+            together = {text, *(_others(made)[0] if made is not None else ())}
+            if _folded(together) & ours:
+                missing |= dict.fromkeys(
+                    one for one in sorted(together) if one.casefold() not in ours
+                )
+        if missing:
+            words = " ".join(f"--table '{name}'" for name in missing)
+            self.refusals.append(
+                RecoveryError(
+                    f"--table cannot be applied safely: at the target, {facts.address}, these "
+                    "tables and others are of one MERGE table, and what was written through it is "
+                    f"logged under its name: {some(list(missing))}, which would be left out",
+                    hint=f"add {words}; or {_WITHOUT}",
+                )
+            )
 
     def _ask_keys(self, server: Server, facts: TargetFacts) -> None:
         keys = [

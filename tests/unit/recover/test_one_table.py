@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from binlog2s3.binlog.gtid import MariadbGtidList
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Checked, OpenStream, Plan, PlanPiece
 from binlog2s3.recover.one_table import (
@@ -83,6 +83,9 @@ def seen(*statements: str, tables: Sequence[tuple[str, str]] = ORDERS) -> Statem
         ("CREATE TABLE orders LIKE old", "old"),
         ("CREATE TABLE orders (i INT, FOREIGN KEY (i) REFERENCES parents (i))", "parents"),
         ("ALTER TABLE orders ADD FOREIGN KEY (i) REFERENCES parents (i)", "parents"),
+        ("CREATE TABLE m (i INT) ENGINE=MERGE UNION=(orders,`shop`.`older`)", "m older"),
+        ("ALTER TABLE m UNION (elsewhere.x, ORDERS)", "elsewhere.x m"),
+        ("ALTER TABLE orders UNION=(a)", "a"),
     ],
 )
 def test_rows_that_come_from_elsewhere(text: str, others: str) -> None:
@@ -155,6 +158,8 @@ def test_other_tables_in_any_character_set(writing: tuple[int, str, str], text: 
         "ALTER TABLE orders CONVERT TO CHARACTER SET utf8mb4",
         "ALTER TABLE orders ADD c VARCHAR(9) COMMENT 'RENAME TO x LIKE y'",
         "CREATE TABLE other LIKE orders",
+        "CREATE TABLE m (i INT) ENGINE=MERGE UNION=(a,b)",
+        "CREATE TABLE m AS SELECT 1 UNION (SELECT orders FROM orders)",
         "CREATE TABLE child (i INT, FOREIGN KEY (i) REFERENCES orders (i))",
         "RENAME TABLE a TO b",
         "RENAME USER a TO b",
@@ -242,7 +247,7 @@ def test_a_plan_that_was_not_looked_at_is_watched() -> None:
 def examined(
     *statements: str,
     plan: Plan = pitr_examples.PLAN,
-    answers: dict[str, Rows] | None = None,
+    answers: dict[str, Any] | None = None,
     state: str | None = None,
     maria: bool = False,
 ) -> tuple[OnlyTables, list[str]]:
@@ -324,6 +329,23 @@ def test_foreign_keys_that_only_refuse() -> None:
     found, refusals = examined("TRUNCATE orders", answers={"referential_constraints": keys})
     assert refusals == []
     assert [text.split()[0] for text in found.unsafe] == ["shop.orders", "shop.lines,"]
+
+
+def merged(table: str, shown: Rows | Exception) -> dict[str, Any]:
+    return {"engine = %s": [{"db": "shop", "name": table}], "SHOW CREATE TABLE": shown}
+
+
+def test_rows_behind_a_merge_table() -> None:
+    """They are logged under the name of the MERGE table: refused without it and its others."""
+    text = "CREATE TABLE `m` (`i` int) ENGINE=MRG_MyISAM UNION=(`orders`,`old`.`orders`)"
+    _, (said,) = examined("TRUNCATE orders", answers=merged("m", [{"Create Table": text}]))
+    assert "one MERGE table" in said
+    assert "add --table 'old.orders' --table 'shop.m'" in said
+    other = text.replace("`orders`,", "")
+    assert examined("TRUNCATE orders", answers=merged("m", [{"Create Table": other}]))[1] == []
+    denied = SourceError("denied", answered=True)
+    _, (said,) = examined("TRUNCATE orders", answers=merged("m", denied))
+    assert "has a MERGE table, shop.m" in said
 
 
 def test_what_is_no_scratch_server() -> None:
