@@ -143,7 +143,9 @@ def test_a_spool_that_was_not_named_is_passed_over(spool: Path) -> None:
 
 
 def test_nobody_answers_and_no_bucket_is_named(spool: Path) -> None:
-    """Exit 7, with what to do."""
+    """Exit 7, with what to do; all sources are in a bucket alone."""
+    done = run("status", "--all")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (3, "error: --s3-url is missing")
     for options in ((), ("--from", "daemon"), ("--from", "daemon", "--s3-url", "s3://bucket")):
         done = run("status", "--spool", str(spool), *options)
         assert (done.returncode, done.stdout) == (7, "")

@@ -220,6 +220,11 @@ NONSENSE = ("--table=orders", "--type=drip", "--between=2026-01-02", "--gtid=x",
 NEVER = ("--since=2026-01-02 03:04:05", "--last=0", f"--from-gtid-set={UUID_A}:1",
          "--from-backup=/dev/null/none", "--against-source")  # fmt: skip
 CONTRADICTIONS = ("--all", "--spool=/x", "--interval=soon", "--count=0")
+TOO_MUCH = ("--all", "--source=x", "--from=daemon", "--watch", "--check", "--lag-warning=5",
+            "--lag-critical=4", "--purge-warning=60", "--spool-critical=10")  # fmt: skip
+TOO_LITTLE = (EVERY_SOURCE, "--from=bucket", "--interval=3", "--count=3", "--lag-critical=3",
+              "--expect=/x")  # fmt: skip
+UNUSABLE = ("--part-size=3", "--mysql-password-file=/nowhere", "--concurrency=many")
 """What cannot be asked for: all of it is said at once."""
 
 
@@ -231,12 +236,15 @@ def empty() -> Golden:
         client=client,
         now=TIME,
         calls={
-            "status": [["--from=bucket"], ["--all"], CONTRADICTIONS],
-            "find": [[], NONSENSE],
+            "list": [[], [EVERY_SOURCE]],
+            "status": [["--from=bucket"], ["--all"], CONTRADICTIONS, TOO_MUCH, TOO_LITTLE,
+                       ["--watch", "--json"]],
+            "find": [[], NONSENSE, [f"--gtid={UUID_A}:1", "--gtid=0-1-5"]],
             "verify": [["--deep"], NEVER],
+            "check": [[], UNUSABLE, (*UNUSABLE, "--all")],
             **pitr(["--latest"], start=f"{UUID_A}:1-2"),
         },
-    )
+    )  # fmt: skip
 
 
 NOWHERE = (
@@ -256,9 +264,12 @@ def one_open() -> Golden:
     return golden(
         source,
         calls={
+            "list": [[], ["--lineage=x"], ["--source=order"], ["--lineage=x", EVERY_SOURCE]],
             "status": [["--from=bucket"], ["--all"], ["--from=bucket", "--check"]],
             "find": [
                 [],
+                ["--table=a.b", "--table=c.*", "--type=insert", "--type=delete", "--min-rows=2",
+                 "--between=2026-01-01T00:00Z/2026-01-02T00:00Z"],
                 ["--table=shop.orders", "--type=ddl"],
                 ["--table=shop.order"],
                 ["--between=/2001-01-01T00:00Z"],
@@ -279,7 +290,7 @@ def one_open() -> Golden:
                 ["--latest", "--source=order", *start, "--dry-run"],
             ],
         },
-    )
+    )  # fmt: skip
 
 
 def forty() -> Golden:
