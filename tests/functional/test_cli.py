@@ -115,27 +115,6 @@ def test_nobody_reads_the_output(words: list[str], unbuffered: str) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_all_problems_at_once(tmp_path: Path) -> None:
-    """Exit 3, one `error:` line a problem, and a hint."""
-    path = tmp_path / "x.toml"
-    path.write_text('[mysql]\nport = true\nhots = "x"\n')
-    done = run(
-        "stream",
-        "--part-size=big",
-        environment={"BINLOG2S3_CONFIG": str(path), "BINLOG2S3_CONCURRENCY": "0"},
-    )
-    assert (done.returncode, done.stdout) == (3, "")
-    assert errors(done) == [
-        f"[mysql] port of {path}: true is not a whole number",
-        f"{path}: unknown key [mysql] hots (did you mean host?)",
-        "--part-size: 'big' is not a size such as 5MiB, 64M or 1G",
-        "BINLOG2S3_CONCURRENCY: '0' is below the minimum, 1",
-        "--source is missing",
-        "--s3-url is missing",
-        "--mysql-user is missing (or a --mysql-defaults-file that names it)",
-    ]
-
-
 def test_bytes_that_are_no_text() -> None:
     """Arguments need not be UTF-8, and do not reach the terminal as they are."""
     names = (b"source", b"mysql-host", b"s3-url", b"start-binlog", b"concurrency")

@@ -30,7 +30,7 @@ from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ConfigError
 from binlog2s3.status.ask import SOCKET
 from binlog2s3.status.http import Listener, applications
-from binlog2s3.status.model import Lag, Purge, Status, Trouble
+from binlog2s3.status.model import Status, Trouble
 from binlog2s3.status.page import ReportPage
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE
@@ -195,22 +195,6 @@ def test_the_file_of_the_streamer_is_enough(bucket: Bucket, spool: Path, tmp_pat
 
 
 # For monitors
-
-
-def test_thresholds(spool: Path, streamer: Streamer) -> None:
-    """Durations as elsewhere; they decide. One line, and the code of a monitoring plugin."""
-    streamer.status = replace(IDLE, state="streaming", lag=Lag(seconds=90.0))
-    check = ("status", "--check", "--spool", str(spool))
-    done = run(*check, "--lag-warning", "2m")
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
-    assert done.stdout.startswith("BINLOG2S3 OK - ")
-    streamer.status = replace(IDLE, state="streaming", lag=Lag())
-    assert run(*check).returncode == 3
-    streamer.status = replace(IDLE, state="streaming", lag=Lag(seconds=90.0))
-    assert run(*check, "--lag-critical", "80s").returncode == 2
-    streamer.status = replace(IDLE, purge=Purge(expire_seconds=30 * 86400.0, seconds=86400.0 * 2))
-    assert run(*check, "--purge-warning", "50h").returncode == 1
-    assert run(*check, "--purge-warning", "50h", "--purge-critical", "49h").returncode == 2
 
 
 @pytest.mark.parametrize(

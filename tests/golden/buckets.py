@@ -238,7 +238,7 @@ def empty() -> Golden:
         calls={
             "list": [[], [EVERY_SOURCE]],
             "status": [["--from=bucket"], ["--all"], CONTRADICTIONS, TOO_MUCH, TOO_LITTLE,
-                       ["--watch", "--json"]],
+                       ["--watch", "--json"], ["--from=bucket", "--check"]],
             "find": [[], NONSENSE, [f"--gtid={UUID_A}:1", "--gtid=0-1-5"]],
             "verify": [["--deep"], NEVER],
             "check": [[], UNUSABLE, (*UNUSABLE, "--all")],
@@ -265,7 +265,14 @@ def one_open() -> Golden:
         source,
         calls={
             "list": [[], ["--lineage=x"], ["--source=order"], ["--lineage=x", EVERY_SOURCE]],
-            "status": [["--from=bucket"], ["--all"], ["--from=bucket", "--check"]],
+            "status": [
+                ["--from=bucket"],
+                ["--all"],
+                ["--from=bucket", "--check"],
+                ["--from=bucket", "--check", "--lag-warning=20s"],
+                ["--from=bucket", "--check", "--lag-warning=10s", "--lag-critical=0.3m"],
+                ["--from=bucket", "--check", "--purge-warning=50h", "--purge-critical=49h"],
+            ],
             "find": [
                 [],
                 ["--table=a.b", "--table=c.*", "--type=insert", "--type=delete", "--min-rows=2",
