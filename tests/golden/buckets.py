@@ -267,6 +267,7 @@ def one_open() -> Golden:
             "list": [[], ["--lineage=x"], ["--source=order"], ["--lineage=x", EVERY_SOURCE]],
             "status": [
                 ["--from=bucket"],
+                ["--spool=/dev/null/spool"],
                 ["--all"],
                 ["--from=bucket", "--check"],
                 ["--from=bucket", "--check", "--lag-warning=20s"],
