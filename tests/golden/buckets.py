@@ -34,7 +34,7 @@ from tests.documents import (
 )
 from tests.memory_client import MemoryClient
 from tests.snapshots import LAYOUT, MARIADB, Bucket
-from tests.unit.binlog.test_content import rows, table_map
+from tests.unit.binlog.test_content import inside, payload, rows, table_map
 from tests.unit.status.test_from_bucket import SAID
 
 MINUTE = timedelta(minutes=1)
@@ -340,6 +340,7 @@ def fork() -> Golden:
         source,
         calls={
             "find": [[], ["--lineage=all", f"--gtid={dead}"]],
+            "rows": [[f"--gtid={dead}"], [f"--gtid={dead}", "--lineage=all"]],
             "verify": [
                 ["--deep"],
                 [f"--from-gtid-set={UUID_A}:1-4"],
@@ -770,6 +771,60 @@ def many_sources() -> Golden:
     return replace(found, source="")
 
 
+HOSTILE = b"a\x1b[31m\xff' /* x */"
+BIG: Events = [
+    query("BEGIN"),
+    table_map(7, "orders"),
+    table_map(8, "sto\x1bck"),
+    rows(EventType.WRITE_ROWS, 7, 2, flags=0),
+    rows(EventType.UPDATE_ROWS, 8, 1, value=HOSTILE, flags=0),
+    rows(EventType.DELETE_ROWS, 7, 3),
+    query("UPDATE stock SET a = 1"),
+    XID,
+]
+"""Rows of two tables and three kinds, one of which would command a terminal, and a statement."""
+
+
+def in_a_frame(events: Events) -> Events:
+    """A compressed transaction of these; no release of a library makes other bytes of it."""
+    data = inside([*events])
+    block = (1 | len(data) << 3).to_bytes(3, "little")
+    return [payload(b"\x28\xb5\x2f\xfd\xe0" + len(data).to_bytes(8, "little") + block + data), XID]
+
+
+def row_by_row() -> Golden:
+    """Transactions with values, tables and kinds of all sorts; the last one is compressed."""
+    source = Source()
+    source.grows([BIG, *CHANGES, DROP, in_a_frame(BIG)])
+    source.beats()
+    found = source.open.transactions
+    places = [one.begin + more for one in (found[0], found[1], found[4]) for more in (0, 60)]
+    big = [f"--gtid={UUID_A}:1"]
+    which = (["--limit=0"], ["--limit=1"], ["--table=shop.orders", "--limit=5"],
+             ["--table=shop.*"], ["--table=other.*"])  # fmt: skip
+    return golden(
+        source,
+        calls={
+            "rows": [
+                *(
+                    [f"--gtid={UUID_A}:{number}", *more]
+                    for number in (1, 6)
+                    for more in ([], *which)
+                ),
+                [f"--gtid={UUID_A}:2"],
+                *([f"--at=mysql-bin.000001:{place}"] for place in (*places, 4, 999999999)),
+                [f"--at=mysql-bin.000007:{places[0]}"],
+                [],
+                [*big, "--at=mysql-bin.000001:4"],
+                [f"--gtid={UUID_A}:99"],
+                [*big, "--lineage=nope"],
+                ["--gtid=0-1-5"],
+                [*big, "--mysqlbinlog=/dev/null/no"],
+            ],
+        },
+    )
+
+
 BUCKETS: Mapping[str, Callable[[], Golden]] = {
     "empty": empty,
     "one-open": one_open,
@@ -787,4 +842,5 @@ BUCKETS: Mapping[str, Callable[[], Golden]] = {
     "object-lock-conflict": conflict,
     "hostile-names": hostile,
     "many-sources": many_sources,
+    "row-by-row": row_by_row,
 }
