@@ -187,16 +187,22 @@ def written(
     rotate: bool = True,
     first: int = 1,
     created: int = 0,
+    begin_us: int = 1_795_253_309_000_000,
+    apart_us: int = 1,
+    end: tuple[int, bytes] = XID,
 ) -> BinlogWriter:
-    """A MySQL binlog of transactions with one row each; `created`: when a start began it."""
+    """A MySQL binlog of transactions with one row each; `created`: when a start began it.
+
+    The first one is committed at `begin_us`; each ends with the event `end`.
+    """
     binlog = BinlogWriter(checksum=checksum, created=created)
     binlog.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{first - 1}" if first > 1 else ""))
     for number in range(transactions):
         row = statement(f"INSERT {number} {'x' * row_bytes}")
         binlog.transaction(
-            [statement("BEGIN"), row, XID],
+            [statement("BEGIN"), row, end],
             gtid=(UUID_A, "", first + number),
-            commit_us=1_795_253_309_000_000 + number,
+            commit_us=begin_us + number * apart_us,
         )
     if rotate:
         binlog.rotate()

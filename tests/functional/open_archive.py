@@ -4,10 +4,10 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
@@ -24,8 +24,8 @@ SECOND = 1_000_000
 class OpenArchive:
     """The source `orders`: these statements, one a second, the first at NOW_US + SECOND.
 
-    They are executed in the database `db`, with the GTIDs 1, 2 and so on of UUID_A. `durable` is
-    what the writer's object says of itself.
+    They are executed in the database `db`, with the GTIDs 1, 2 and so on of UUID_A. `beat` is what
+    the writer's object says of itself.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class OpenArchive:
         moto: MotoServer,
         statements: Sequence[str],
         *,
-        db: str,
-        durable: Position | None = None,
+        db: str = "shop",
+        **beat: Any,
     ) -> None:
         self.moto = moto
         bucket = moto.make_bucket()
@@ -49,16 +49,15 @@ class OpenArchive:
             )
         data = bytes(self.binlog.data)
         layout, lineage = Layout("pre", "orders"), replace(LINEAGE, source="orders", gtid_set="")
-        beat = replace(
-            BEAT, source="orders", lineage=lineage.id, covered_until=None, durable=durable
-        )
+        usual = {"lineage": lineage.id, "covered_until": None, "durable": None}
+        said = replace(BEAT, source="orders", **{**usual, **beat})
         chunk = Chunk(begin=0, end=len(data), crc64=crc64nvme(data))
         with closing(moto.client()) as client:
             for key, body in (
                 (layout.lineage(lineage.id), lineage.to_json()),
                 (layout.chunk(lineage.id, NAME, chunk), data),
-                (layout.writer(beat.generation, beat.token), beat.to_json()),
-                (layout.turn(1), turn_of(beat, 1).to_json()),
+                (layout.writer(*said.rank), said.to_json()),
+                (layout.turn(1), turn_of(said, 1).to_json()),
             ):
                 client.put_object(Bucket=bucket, Key=key, Body=body)
 

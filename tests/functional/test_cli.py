@@ -4,34 +4,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from binlog2s3 import __version__
+from tests.command import Done
+from tests.command import start as run
 
 LEAST = ("--source=orders", "--s3-url=s3://bucket/p", "--mysql-user=repl")
 
 
-def run(
-    *arguments: str | bytes, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run binlog2s3 with only these BINLOG2S3 variables."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("BINLOG2S3")}
-    return subprocess.run(
-        [sys.executable, "-m", "binlog2s3", *arguments],
-        capture_output=True,
-        check=False,
-        env=clean | (environment or {}),
-        errors="replace",
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=60,
-    )
-
-
-def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
+def errors(done: Done) -> list[str]:
     """What it prints as `error:`; and that it prints nothing else but one hint."""
     *lines, last = done.stderr.splitlines()
     assert last.startswith("hint: ")
@@ -41,7 +25,7 @@ def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_the_commands_fit_their_lines() -> None:
     """In 80 columns no summary of a command is cut off."""
-    done = run("-h", environment={"COLUMNS": "80"})
+    done = run("-h", COLUMNS="80")
     commands = done.stdout.split("Commands:\n")[1].split("\n\n")[0].splitlines()
     assert len(commands) >= 10
     assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
@@ -62,9 +46,9 @@ def test_help(command: tuple[str, ...]) -> None:
 def test_version() -> None:
     """--version prints it, whatever an image may have set BINLOG2S3_VERSION to."""
     for option in ("-V", "--version"):
-        done = run(option, environment={"BINLOG2S3_VERSION": "1.2.3"})
+        done = run(option, BINLOG2S3_VERSION="1.2.3")
         assert (done.returncode, done.stdout) == (0, f"binlog2s3, version {__version__}\n")
-    assert run("stream", environment={"BINLOG2S3_VERSION": "1.2.3"}).returncode == 3
+    assert run("stream", BINLOG2S3_VERSION="1.2.3").returncode == 3
 
 
 @pytest.mark.parametrize(
@@ -113,27 +97,6 @@ def test_nobody_reads_the_output(words: list[str], unbuffered: str) -> None:
             timeout=60,
         )
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_all_problems_at_once(tmp_path: Path) -> None:
-    """Exit 3, one `error:` line a problem, and a hint."""
-    path = tmp_path / "x.toml"
-    path.write_text('[mysql]\nport = true\nhots = "x"\n')
-    done = run(
-        "stream",
-        "--part-size=big",
-        environment={"BINLOG2S3_CONFIG": str(path), "BINLOG2S3_CONCURRENCY": "0"},
-    )
-    assert (done.returncode, done.stdout) == (3, "")
-    assert errors(done) == [
-        f"[mysql] port of {path}: true is not a whole number",
-        f"{path}: unknown key [mysql] hots (did you mean host?)",
-        "--part-size: 'big' is not a size such as 5MiB, 64M or 1G",
-        "BINLOG2S3_CONCURRENCY: '0' is below the minimum, 1",
-        "--source is missing",
-        "--s3-url is missing",
-        "--mysql-user is missing (or a --mysql-defaults-file that names it)",
-    ]
 
 
 def test_bytes_that_are_no_text() -> None:

@@ -8,7 +8,6 @@ import pytest
 from lab.s3 import MotoServer
 from tests import command
 from tests.binlog_writer import UUID_A, UUID_B
-from tests.command import error
 from tests.documents import BEAT
 from tests.functional.open_archive import NAME, OpenArchive
 
@@ -53,15 +52,3 @@ def test_a_backup_of_another_server(command: str, archive: Archive, tmp_path: Pa
     said = refused.stderr + refused.stdout
     assert f"of server {UUID_B}, {NAME}:{end} of the archive is of {UUID_A}" in said
     assert done(UUID_B, f"\t{UUID_A}:1-2").returncode == 0
-
-
-def test_a_target_that_is_silent_is_named_by_its_own_options(archive: Archive) -> None:
-    """Exit 4; hints say --target-..., never the source's options."""
-    port = archive.moto.endpoint_url.rpartition(":")[2]  # waits for a request, as HTTP has it
-    target = ("--target-host=127.0.0.1", f"--target-port={port}", "--target-user=u")
-    done = archive.pitr("--latest", *target, "--target-connect-timeout=1s")
-    code, message, hint = error(done)
-    assert code == 4
-    assert f"127.0.0.1:{port}: no answer within 1 s" in message
-    assert "--target-connect-timeout" in hint
-    assert "--mysql-" not in hint

@@ -4,7 +4,6 @@ The bucket is moto's; the streamer is a listener on a spool's socket that tells 
 """
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -22,21 +21,19 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.cli.status import StatusSource
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ConfigError
 from binlog2s3.status.ask import SOCKET
 from binlog2s3.status.http import Listener, applications
-from binlog2s3.status.model import Lag, Purge, Status, Trouble
+from binlog2s3.status.model import Status, Trouble
 from binlog2s3.status.page import ReportPage
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE
 from tests import command
 from tests.command import argv, environment
-from tests.documents import BEAT, LINEAGE
+from tests.functional.open_archive import OpenArchive
 from tests.waiting import wait_until
 
 CRITICAL = Trouble(code="store", level="critical", text="access denied", hint="allow it")
@@ -76,41 +73,12 @@ def streamer(spool: Path) -> Iterator[Streamer]:
         yield found
 
 
-class Bucket:
-    """A bucket of moto's with what writers have put there."""
-
-    def __init__(self, moto: MotoServer) -> None:
-        self.moto = moto
-        self.name = moto.make_bucket()
-        self.target = f"s3://{self.name}/pre"
-        self.options = (
-            *("--s3-url", self.target, "--endpoint-url", moto.endpoint_url),
-            *("--addressing-style", "path", "--region", REGION),
-        )
-
-    def put(self, source: str, **changed: object) -> None:
-        """A lineage, and a heartbeat of now, which is the last one for an hour."""
-        layout, now = Layout("pre", source), datetime.now(UTC)
-        lineage = replace(LINEAGE, source=source)
-        beat: Heartbeat = replace(
-            BEAT, source=source, at=now, covered_until=now, lineage=lineage.id, state="idle"
-        )
-        beat = replace(beat, server=beat.durable, status=None, interval_seconds=3600.0)
-        beat = replace(beat, **changed)  # type: ignore[arg-type]
-        with closing(self.moto.client()) as client:
-            for key, body in (
-                (layout.lineage(lineage.id), lineage.to_json()),
-                (layout.writer(*beat.rank), beat.to_json()),
-            ):
-                client.put_object(Bucket=self.name, Key=key, Body=body)
-
-    def status(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return run("status", *self.options, *arguments, moto=self.moto)
-
-
 @pytest.fixture
-def bucket(moto: MotoServer) -> Bucket:
-    return Bucket(moto)
+def bucket(moto: MotoServer) -> OpenArchive:
+    """Its streamer has said something now, and that for an hour."""
+    now = datetime.now(UTC)
+    hourly = {"state": "idle", "interval_seconds": 3600.0, "status": None}
+    return OpenArchive(moto, ["DROP TABLE t"], at=now, covered_until=now, server=None, **hourly)
 
 
 # The streamer
@@ -143,7 +111,9 @@ def test_a_spool_that_was_not_named_is_passed_over(spool: Path) -> None:
 
 
 def test_nobody_answers_and_no_bucket_is_named(spool: Path) -> None:
-    """Exit 7, with what to do."""
+    """Exit 7, with what to do; all sources are in a bucket alone."""
+    done = run("status", "--all")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (3, "error: --s3-url is missing")
     for options in ((), ("--from", "daemon"), ("--from", "daemon", "--s3-url", "s3://bucket")):
         done = run("status", "--spool", str(spool), *options)
         assert (done.returncode, done.stdout) == (7, "")
@@ -153,29 +123,14 @@ def test_nobody_answers_and_no_bucket_is_named(spool: Path) -> None:
 # The bucket
 
 
-def test_the_bucket_tells(bucket: Bucket, spool: Path) -> None:
-    """From anywhere; where a streamer was asked for, it says that none answered, and where."""
-    bucket.put("orders")
-    done = bucket.status("--source", "orders", "--from", "bucket")
-    assert (done.returncode, done.stderr) == (0, "")
-    # it has nothing of what the heartbeat calls durable
-    assert re.match(r"orders  idle( \(.* ago\))?  how much is in the bucket ", done.stdout)
-    assert f"\nseen from    {bucket.target}; heartbeat " in done.stdout
-    assert "not from the streamer" not in done.stdout
-    done = bucket.status("--source", "orders", "--spool", str(spool))
-    assert f"not from the streamer itself: no streamer answers on {spool}" in done.stdout
-    done = bucket.status("--source", "orders", "--spool", str(spool), "--json")
-    assert json.loads(done.stdout)["seen_from"] == "bucket"
-    assert done.stderr.startswith("warning: this is from the bucket alone: no streamer answers on")
-
-
-def test_the_file_of_the_streamer_is_enough(bucket: Bucket, spool: Path, tmp_path: Path) -> None:
+def test_the_file_of_the_streamer_is_enough(
+    bucket: OpenArchive, spool: Path, tmp_path: Path
+) -> None:
     """It names source, spool and bucket; what it says of the server does not matter."""
-    bucket.put("orders")
     path = tmp_path / "orders.toml"
     path.write_text(
         f'[stream]\nsource = "orders"\n[mysql]\nuser = "u"\npassword_file = "/no/pw"\n'
-        f'[spool]\ndir = "{spool}"\n[s3]\nurl = "{bucket.target}"\nregion = "{REGION}"\n'
+        f'[spool]\ndir = "{spool}"\n[s3]\nurl = "{bucket.url}"\nregion = "{REGION}"\n'
         f'endpoint_url = "{bucket.moto.endpoint_url}"\naddressing_style = "path"\n'
     )
     done = run("status", "--config", str(path), moto=bucket.moto)
@@ -184,7 +139,7 @@ def test_the_file_of_the_streamer_is_enough(bucket: Bucket, spool: Path, tmp_pat
     done = run("status", "--config", str(path), "--all", moto=bucket.moto)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 source: 1 well" in done.stdout
-    status = replace(IDLE, source="orders", target=bucket.target)
+    status = replace(IDLE, source="orders", target=bucket.url)
     with closing(Streamer(spool, status)):
         done = run("status", "--config", str(path))
         assert "\nseen from    the streamer itself; " in done.stdout
@@ -193,22 +148,6 @@ def test_the_file_of_the_streamer_is_enough(bucket: Bucket, spool: Path, tmp_pat
 
 
 # For monitors
-
-
-def test_thresholds(spool: Path, streamer: Streamer) -> None:
-    """Durations as elsewhere; they decide. One line, and the code of a monitoring plugin."""
-    streamer.status = replace(IDLE, state="streaming", lag=Lag(seconds=90.0))
-    check = ("status", "--check", "--spool", str(spool))
-    done = run(*check, "--lag-warning", "2m")
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
-    assert done.stdout.startswith("BINLOG2S3 OK - ")
-    streamer.status = replace(IDLE, state="streaming", lag=Lag())
-    assert run(*check).returncode == 3
-    streamer.status = replace(IDLE, state="streaming", lag=Lag(seconds=90.0))
-    assert run(*check, "--lag-critical", "80s").returncode == 2
-    streamer.status = replace(IDLE, purge=Purge(expire_seconds=30 * 86400.0, seconds=86400.0 * 2))
-    assert run(*check, "--purge-warning", "50h").returncode == 1
-    assert run(*check, "--purge-warning", "50h", "--purge-critical", "49h").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -322,11 +261,10 @@ def test_a_reader_that_goes_away_ends_it(spool: Path) -> None:
         process.stdout = None
 
 
-def test_the_bucket_takes_over_where_the_streamer_goes(bucket: Bucket, spool: Path) -> None:
+def test_the_bucket_takes_over_where_the_streamer_goes(bucket: OpenArchive, spool: Path) -> None:
     """The same stream is shown from there, and this is said."""
-    bucket.put("orders")
-    status = replace(IDLE, source="orders", target=bucket.target)
-    options = (*bucket.options, "--source", "orders", "--spool", str(spool))
+    status = replace(IDLE, source="orders", target=bucket.url)
+    options = (*bucket.where(), "--spool", str(spool))
     with watching(*options, moto=bucket.moto) as process:
         line_like(process, " orders idle .*from=bucket$")
         with closing(Streamer(spool, status)):
@@ -371,11 +309,10 @@ def test_nobody_waits_for_an_answer_to_leave(spool: Path) -> None:
         assert (process.returncode, said) == (0, "")
 
 
-def test_a_streamer_that_hangs_is_asked_in_the_bucket(bucket: Bucket, spool: Path) -> None:
+def test_a_streamer_that_hangs_is_asked_in_the_bucket(bucket: OpenArchive, spool: Path) -> None:
     """After five seconds, and the page says that it was silent."""
-    bucket.put("orders")
     with silent_socket(spool):
-        done = bucket.status("--source", "orders", "--spool", str(spool))
+        done = bucket.run("status", "--spool", str(spool))
     assert done.returncode == 0
     assert f"not from the streamer itself: no answer within 5 s on {spool / SOCKET}" in done.stdout
 

@@ -34,7 +34,7 @@ from tests.documents import (
 )
 from tests.memory_client import MemoryClient
 from tests.snapshots import LAYOUT, MARIADB, Bucket
-from tests.unit.binlog.test_content import rows, table_map
+from tests.unit.binlog.test_content import inside, payload, rows, table_map
 from tests.unit.status.test_from_bucket import SAID
 
 MINUTE = timedelta(minutes=1)
@@ -220,6 +220,11 @@ NONSENSE = ("--table=orders", "--type=drip", "--between=2026-01-02", "--gtid=x",
 NEVER = ("--since=2026-01-02 03:04:05", "--last=0", f"--from-gtid-set={UUID_A}:1",
          "--from-backup=/dev/null/none", "--against-source")  # fmt: skip
 CONTRADICTIONS = ("--all", "--spool=/x", "--interval=soon", "--count=0")
+TOO_MUCH = ("--all", "--source=x", "--from=daemon", "--watch", "--check", "--lag-warning=5",
+            "--lag-critical=4", "--purge-warning=60", "--spool-critical=10")  # fmt: skip
+TOO_LITTLE = (EVERY_SOURCE, "--from=bucket", "--interval=3", "--count=3", "--lag-critical=3",
+              "--expect=/x")  # fmt: skip
+UNUSABLE = ("--part-size=3", "--mysql-password-file=/nowhere", "--concurrency=many")
 """What cannot be asked for: all of it is said at once."""
 
 
@@ -231,12 +236,15 @@ def empty() -> Golden:
         client=client,
         now=TIME,
         calls={
-            "status": [["--from=bucket"], ["--all"], CONTRADICTIONS],
-            "find": [[], NONSENSE],
+            "list": [[], [EVERY_SOURCE]],
+            "status": [["--from=bucket"], ["--all"], CONTRADICTIONS, TOO_MUCH, TOO_LITTLE,
+                       ["--watch", "--json"], ["--from=bucket", "--check"]],
+            "find": [[], NONSENSE, [f"--gtid={UUID_A}:1", "--gtid=0-1-5"]],
             "verify": [["--deep"], NEVER],
+            "check": [[], UNUSABLE, (*UNUSABLE, "--all")],
             **pitr(["--latest"], start=f"{UUID_A}:1-2"),
         },
-    )
+    )  # fmt: skip
 
 
 NOWHERE = (
@@ -256,9 +264,20 @@ def one_open() -> Golden:
     return golden(
         source,
         calls={
-            "status": [["--from=bucket"], ["--all"], ["--from=bucket", "--check"]],
+            "list": [[], ["--lineage=x"], ["--source=order"], ["--lineage=x", EVERY_SOURCE]],
+            "status": [
+                ["--from=bucket"],
+                ["--spool=/dev/null/spool"],
+                ["--all"],
+                ["--from=bucket", "--check"],
+                ["--from=bucket", "--check", "--lag-warning=20s"],
+                ["--from=bucket", "--check", "--lag-warning=10s", "--lag-critical=0.3m"],
+                ["--from=bucket", "--check", "--purge-warning=50h", "--purge-critical=49h"],
+            ],
             "find": [
                 [],
+                ["--table=a.b", "--table=c.*", "--type=insert", "--type=delete", "--min-rows=2",
+                 "--between=2026-01-01T00:00Z/2026-01-02T00:00Z"],
                 ["--table=shop.orders", "--type=ddl"],
                 ["--table=shop.order"],
                 ["--between=/2001-01-01T00:00Z"],
@@ -279,7 +298,7 @@ def one_open() -> Golden:
                 ["--latest", "--source=order", *start, "--dry-run"],
             ],
         },
-    )
+    )  # fmt: skip
 
 
 def forty() -> Golden:
@@ -321,6 +340,7 @@ def fork() -> Golden:
         source,
         calls={
             "find": [[], ["--lineage=all", f"--gtid={dead}"]],
+            "rows": [[f"--gtid={dead}"], [f"--gtid={dead}", "--lineage=all"]],
             "verify": [
                 ["--deep"],
                 [f"--from-gtid-set={UUID_A}:1-4"],
@@ -751,6 +771,60 @@ def many_sources() -> Golden:
     return replace(found, source="")
 
 
+HOSTILE = b"a\x1b[31m\xff' /* x */"
+BIG: Events = [
+    query("BEGIN"),
+    table_map(7, "orders"),
+    table_map(8, "sto\x1bck"),
+    rows(EventType.WRITE_ROWS, 7, 2, flags=0),
+    rows(EventType.UPDATE_ROWS, 8, 1, value=HOSTILE, flags=0),
+    rows(EventType.DELETE_ROWS, 7, 3),
+    query("UPDATE stock SET a = 1"),
+    XID,
+]
+"""Rows of two tables and three kinds, one of which would command a terminal, and a statement."""
+
+
+def in_a_frame(events: Events) -> Events:
+    """A compressed transaction of these; no release of a library makes other bytes of it."""
+    data = inside([*events])
+    block = (1 | len(data) << 3).to_bytes(3, "little")
+    return [payload(b"\x28\xb5\x2f\xfd\xe0" + len(data).to_bytes(8, "little") + block + data), XID]
+
+
+def row_by_row() -> Golden:
+    """Transactions with values, tables and kinds of all sorts; the last one is compressed."""
+    source = Source()
+    source.grows([BIG, *CHANGES, DROP, in_a_frame(BIG)])
+    source.beats()
+    found = source.open.transactions
+    places = [one.begin + more for one in (found[0], found[1], found[4]) for more in (0, 60)]
+    big = [f"--gtid={UUID_A}:1"]
+    which = (["--limit=0"], ["--limit=1"], ["--table=shop.orders", "--limit=5"],
+             ["--table=shop.*"], ["--table=other.*"])  # fmt: skip
+    return golden(
+        source,
+        calls={
+            "rows": [
+                *(
+                    [f"--gtid={UUID_A}:{number}", *more]
+                    for number in (1, 6)
+                    for more in ([], *which)
+                ),
+                [f"--gtid={UUID_A}:2"],
+                *([f"--at=mysql-bin.000001:{place}"] for place in (*places, 4, 999999999)),
+                [f"--at=mysql-bin.000007:{places[0]}"],
+                [],
+                [*big, "--at=mysql-bin.000001:4"],
+                [f"--gtid={UUID_A}:99"],
+                [*big, "--lineage=nope"],
+                ["--gtid=0-1-5"],
+                [*big, "--mysqlbinlog=/dev/null/no"],
+            ],
+        },
+    )
+
+
 BUCKETS: Mapping[str, Callable[[], Golden]] = {
     "empty": empty,
     "one-open": one_open,
@@ -768,4 +842,5 @@ BUCKETS: Mapping[str, Callable[[], Golden]] = {
     "object-lock-conflict": conflict,
     "hostile-names": hostile,
     "many-sources": many_sources,
+    "row-by-row": row_by_row,
 }

@@ -5,33 +5,39 @@ standard error, the exit code. `COMMAND.json` has the same calls with --json. Th
 as the console script calls it; its clock and its store are passed in.
 """
 
+import atexit
 import json
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from binlog2s3.cli.main import main
 from binlog2s3.config.outside import Outside
+from tests import rows_printer
 from tests.golden.buckets import BUCKETS, EVERY_SOURCE, Golden
 
 FOLDER = Path(__file__).parent
 ANEW = "make golden"
-COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str] | None]] = {
     "list": (["list"], []),
     "status": (["status"], ["--from=bucket"]),
     "find": (["find"], []),
+    "rows": (["rows"], None),
     "verify": (["verify"], ["--deep"]),
     "check": (["check"], []),
     "pitr": (["pitr"], ["--latest", "--dry-run"]),
     "backup-list": (["backup", "list"], []),
     "prune": (["prune"], ["--keep-binlogs-for=1h", "--dry-run"]),
 }
-"""The words of each command, and those of its usual call."""
+"""The words of each command, and those of its usual call; None: it has none."""
 NO_SOURCE = ["--mysql-socket=/dev/null/mysqld.sock", "--mysql-user=repl"]
 NO_SOURCE += ["--mysqlbinlog=/dev/null/mysqlbinlog", "--spool=/dev/null/spool"]
 """What `check` gets: a server, a program and a spool that no machine has."""
@@ -62,6 +68,16 @@ class Called:
         }
 
 
+@cache
+def _programs() -> str:
+    """A folder with what stands in for mysqlbinlog, and for MariaDB's."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    for mariadb in (False, True):
+        rows_printer.install(Path(folder), mariadb=mariadb)
+    return folder
+
+
 def called(golden: Golden, words: Sequence[str]) -> Called:
     """Call the program as the console script does."""
     ours = ("AWS_", "BINLOG2S3_")
@@ -73,7 +89,8 @@ def called(golden: Golden, words: Sequence[str]) -> Called:
         session=golden.client.session,
     )
     code = 0
-    with CliRunner().isolation(env={**unset, "COLUMNS": "100"}) as (out, err, _):
+    path = f"{_programs()}:{os.environ['PATH']}"
+    with CliRunner().isolation(env={**unset, "COLUMNS": "100", "PATH": path}) as (out, err, _):
         try:
             main(words, outside)
         except SystemExit as end:
@@ -94,7 +111,7 @@ def words_of(golden: Golden, command: str) -> Iterator[list[str]]:
     words, usual = COMMANDS[command]
     where = ["--s3-url=s3://acme/pre"]
     more = NO_SOURCE if command == "check" else []
-    for call in golden.calls.get(command, (usual,)):
+    for call in golden.calls.get(command, () if usual is None else (usual,)):
         named = not golden.source or any(one.startswith("--source=") for one in call)
         named = named or (command == "status" and "--all" in call) or EVERY_SOURCE in call
         source = [] if named else [f"--source={golden.source}"]
@@ -102,9 +119,11 @@ def words_of(golden: Golden, command: str) -> Iterator[list[str]]:
 
 
 def outputs(bucket: str, command: str) -> dict[str, str]:
-    """The content of each file of a bucket and a command, by its name."""
+    """The content of each file of a bucket and a command, by its name; {}: it has no such call."""
     golden = BUCKETS[bucket]()
     calls = [*words_of(golden, command)]
+    if not calls:
+        return {}
     texts = [called(golden, words).text() for words in calls]
     asked = [[*words, "--json"] for words in calls if "--check" not in words]
     documents = [called(golden, [w for w in words if w != "--all" or command != "check"]).document()

@@ -8,13 +8,19 @@ import difflib
 import pytest
 
 from tests.golden.buckets import BUCKETS
-from tests.golden.outputs import ANEW, COMMANDS, FOLDER, outputs
+from tests.golden.outputs import ANEW, COMMANDS, FOLDER, outputs, words_of
 
 _MOST = 60
+CASES = [
+    pytest.param(bucket, command, id=f"{bucket}-{command}")
+    for bucket, made in BUCKETS.items()
+    for golden in [made()]
+    for command in COMMANDS
+    if any(words_of(golden, command))
+]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("bucket", BUCKETS)
+@pytest.mark.parametrize(("bucket", "command"), CASES)
 def test_what_is_printed_is_as_it_was(bucket: str, command: str) -> None:
     """Text and JSON, standard error, and the exit code, to the letter."""
     for name, text in outputs(bucket, command).items():
@@ -37,7 +43,9 @@ def test_what_is_printed_is_as_it_was(bucket: str, command: str) -> None:
 
 def test_there_is_no_file_of_a_call_that_is_no_more() -> None:
     """Each file is held against what is printed."""
-    wanted = {f"{b}/{c}.{kind}" for b in BUCKETS for c in COMMANDS for kind in ("txt", "json")}
+    wanted = {
+        f"{b}/{c}.{kind}" for b, c in (one.values for one in CASES) for kind in ("txt", "json")
+    }
     there = {
         f"{path.parent.name}/{path.name}"
         for folder in FOLDER.iterdir()

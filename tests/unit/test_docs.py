@@ -145,14 +145,6 @@ def test_the_manifest_of_the_rules_is_made_of_them() -> None:
     assert yaml.safe_load(text)["spec"] == alerts
 
 
-def test_every_option_is_in_the_reference_and_no_other() -> None:
-    """With its name in the file and in the environment."""
-    documented = {
-        tuple(cell.strip("`") for cell in row[:3]) for row in rows(page("options"), "option")
-    }
-    assert documented == {(f"--{o.name}", o.key, o.environment) for o in FILE_OPTIONS}
-
-
 def test_the_command_has_the_options_of_the_reference() -> None:
     """What click knows is the table, but for the target's, --config and -h."""
     known = {name for parameter in cli.stream.params for name in parameter.opts}
@@ -728,10 +720,3 @@ def test_a_block_of_a_recovery_page_stops_at_the_first_failure(block: str) -> No
     for command in before:
         is_setting = SETTINGS.fullmatch(command)
         assert is_setting or command.startswith("#") or command.endswith("&&"), command
-
-
-def test_a_block_that_goes_on_is_noticed() -> None:
-    """The rule itself: chained commands are good, also over lines, here documents and loops."""
-    good = "a 'b\nc' &&\ncat > x <<END &&\nwhatever\nEND\n{ d & } &&\nfor e in f; do\n  g\ndone"
-    assert [one.endswith("&&") for one in _commands(good)] == [True, True, True, False]
-    assert _commands("a\nb") == ["a", "b"]

@@ -48,16 +48,6 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert broken(path) == []
 
 
-def test_a_broken_link_is_seen(tmp_path: Path) -> None:
-    """A file that is not there, a heading that is not there; code is no link."""
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# A `b` | c\n\n[x](page.md#a-b--c) [y](#nothing) [z](gone.md) [h](https://x.y)\n"
-        "`[n](no.md)`\n\n```\n[n](no.md)\n# comment\n```\n\n[r]: gone2.md\n"
-    )
-    assert broken(page) == ["#nothing", "gone.md", "gone2.md"]
-
-
 def test_every_page_is_in_the_contents_of_the_site() -> None:
     """docs/index.md names each page, and each once: otherwise `make docs` fails."""
     index = ROOT / "docs/index.md"

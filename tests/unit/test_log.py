@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from binlog2s3.log import Log, Thinning, configure
 from binlog2s3.output import say
 from tests.login import ROOT
 
+pytestmark = pytest.mark.usefixtures("log_settings")
 PART = Log("test")
 RFC_3339_UTC = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -26,31 +26,16 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    root = logging.getLogger("binlog2s3")
-    before = (root.handlers[:], root.level, root.propagate)
-    yield
-    root.handlers[:], root.level, root.propagate = before
-
-
-def as_json(level: str = "debug") -> io.StringIO:
-    """A log of JSON lines."""
+def logged(style: str = "json", level: str = "debug") -> io.StringIO:
+    """A log in this form, without colours."""
     stream = io.StringIO()
-    configure("json", level, stream)
-    return stream
-
-
-def as_text() -> io.StringIO:
-    """A log of text without colours."""
-    stream = io.StringIO()
-    configure("text", "debug", stream)
+    configure(style, level, stream)
     return stream
 
 
 def test_json_lines() -> None:
     """Time in UTC, level, part, id and message first, then the fields as they are."""
-    stream = as_json()
+    stream = logged()
     PART.info("binlog archived", size=1234, binlog=Path("b.000001"), gtid_set="ä:1", none=None)
     (line,) = stream.getvalue().splitlines()
     document = json.loads(line)
@@ -70,8 +55,7 @@ def test_json_lines() -> None:
 
 def test_ecs_lines() -> None:
     """Elastic's names for what every line has and for an error; the rest is in our own object."""
-    stream = io.StringIO()
-    configure("ecs", "debug", stream)
+    stream = logged("ecs")
     PART.warning("the store failed, trying again", error=SpoolError("away", hint="wait"), attempt=2)
     PART.info("stopped", message="m")
     document, least = map(json.loads, stream.getvalue().splitlines())
@@ -118,7 +102,7 @@ def test_the_journal_gets_priorities(
 
 def test_text() -> None:
     """Time, level, event, fields; values with spaces in quotes."""
-    stream = as_text()
+    stream = logged("text")
     PART.warning("look here", size=1, text="two words", empty="", quote='a"b', pair="a=b")
     time, _, line = stream.getvalue().partition(" ")
     at = datetime.fromisoformat(time)
@@ -135,8 +119,7 @@ def test_one_event_is_one_line(style: str) -> None:
 
     Neither by C1 controls, which JSON leaves as they are, nor by text that goes backwards.
     """
-    stream = io.StringIO()
-    configure(style, "debug", stream)
+    stream = logged(style)
     PART.info("100% %s", text="a\nb\r\x1b[2J\x9b31m\u202eb\u2028c\udcff\ud800", plain="büro")
     line = stream.getvalue().removesuffix("\n")
     assert line.isprintable()
@@ -146,7 +129,7 @@ def test_one_event_is_one_line(style: str) -> None:
 
 def test_fields_do_not_replace_what_every_line_has() -> None:
     """A field called as one of these is the one that is lost."""
-    stream = as_json()
+    stream = logged()
     PART.info("x", event="y", message="y", time="z", level="error", part="p", other=1)
     document = json.loads(stream.getvalue())
     assert document["message"] == "x"
@@ -158,7 +141,7 @@ def test_fields_do_not_replace_what_every_line_has() -> None:
 @pytest.mark.parametrize("level", ["debug", "info", "warning"])
 def test_an_error_brings_its_hint(level: str) -> None:
     """At any level; an empty hint is left out, one that is given wins."""
-    stream = as_json()
+    stream = logged()
     write = getattr(PART, level)
     write("a", error=SpoolError("no space", hint="free some"))
     write("b", error=SpoolError("no space"), hint="")
@@ -173,7 +156,7 @@ def test_an_error_brings_its_hint(level: str) -> None:
 
 def test_what_stops_something() -> None:
     """`error` takes the exception, and shows message and hint."""
-    stream = as_text()
+    stream = logged("text")
     PART.error("ended", SpoolError("no space", hint="free some"), exit_code=5)
     PART.error("ended")
     first, second = stream.getvalue().splitlines()
@@ -189,7 +172,7 @@ LEVELS = ["debug", "info", "warning", "error"]
 @pytest.mark.parametrize("level", LEVELS)
 def test_levels(level: str) -> None:
     """From the chosen one on."""
-    stream = as_json(level)
+    stream = logged(level=level)
     for name in LEVELS:
         getattr(PART, name)(name)
     written = [json.loads(line)["level"] for line in stream.getvalue().splitlines()]
@@ -213,7 +196,7 @@ def test_auto_is_text_on_a_terminal_and_json_elsewhere() -> None:
 
 def test_to_configure_again_replaces_what_was() -> None:
     """No line is written twice."""
-    first, second = as_json(), as_json()
+    first, second = logged(), logged()
     PART.info("x")
     assert first.getvalue() == ""
     assert second.getvalue().count("\n") == 1
@@ -223,8 +206,7 @@ def test_to_configure_again_replaces_what_was() -> None:
 def test_a_login_does_not_show_its_password(style: str) -> None:
     """Even if it is logged as a whole."""
     login = replace(ROOT, host="db1", port=3306, user="repl", password="hunter2")
-    stream = io.StringIO()
-    configure(style, "debug", stream)
+    stream = logged(style)
     PART.info("x", login=login)
     assert "repl" in stream.getvalue()
     assert "hunter2" not in stream.getvalue()
@@ -288,8 +270,7 @@ def test_who_saw_the_outage_sees_its_end() -> None:
 @pytest.mark.parametrize("level", ["info", "debug"])
 def test_the_end_of_an_outage_is_one_line(level: str) -> None:
     """At each level, with people's units in text."""
-    stream = io.StringIO()
-    configure("text", level, stream)
+    stream = logged("text", level)
     PART.over("back", "away", after_seconds=1)
     PART.recurring("away", error=SpoolError("503"), again_in_seconds=90.0)
     PART.over("back", "away", after_seconds=0.25)
@@ -303,7 +284,7 @@ def test_the_end_of_an_outage_is_one_line(level: str) -> None:
 @pytest.mark.parametrize(("level", "lines"), [("info", 1), ("debug", 3)])
 def test_debug_shows_each(level: str, lines: int) -> None:
     """At level debug nothing is left out."""
-    stream = as_json(level)
+    stream = logged(level=level)
     for _ in range(3):
         PART.recurring("the store failed", error=SpoolError("away"))
     assert len(stream.getvalue().splitlines()) == lines

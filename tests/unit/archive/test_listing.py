@@ -414,37 +414,6 @@ def test_all_sources_or_one_and_one_lineage() -> None:
     assert found(source=None, lineage=theirs.id) == [("stock", [theirs.id])]
 
 
-@pytest.mark.parametrize(
-    ("source", "lineage", "message", "hint"),
-    [
-        ("order", None, "there is nothing of source order below s3://bucket/pre", f": {SOURCE}"),
-        (SOURCE, "x", f"there is no lineage x of source {SOURCE} below s3://bucket/pre", ID),
-        (None, "x", "there is no lineage x below s3://bucket/pre", ID),
-    ],
-)
-def test_what_is_not_there_is_an_error(
-    source: str | None, lineage: str | None, message: str, hint: str
-) -> None:
-    """Exit code 7, with what there is instead."""
-    with pytest.raises(ArchiveError, match=f"^{message}$") as caught:
-        Bucket().listing(source=source, lineage=lineage)
-    assert hint in caught.value.hint
-
-
-@pytest.mark.parametrize("source", [None, SOURCE])
-def test_an_empty_bucket_is_an_error(source: str | None) -> None:
-    """With a hint at the option that may be wrong; foreign things do not make it a list."""
-    store = MemoryStore()
-    store.put("pre/archive/other/thing/x", b"")
-    if source:
-        store.put(f"pre/archive/{source}x/thing/x", b"")
-    store.put("pre/archive/x", b"")
-    with pytest.raises(ArchiveError, match=r"^there is nothing") as caught:
-        gather(store, config(source), Workers(1))
-    assert caught.value.exit_code == 7
-    assert caught.value.hint
-
-
 # How it is shown
 
 

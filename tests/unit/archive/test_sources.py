@@ -24,7 +24,7 @@ def test_the_sources_of_a_bucket() -> None:
 
 
 def test_where_to_look() -> None:
-    """For a name that is not there, the others; a streamer that has only begun is waited for."""
+    """For a name that is not there, ten others; a streamer that has only begun is waited for."""
     store = MemoryStore()
     store.put("p/live/orders/writers/1", b"")
     asked = {name: nothing_of(store, "p", name, "s3://b/p").hint for name in ("orders", "oders")}
@@ -32,3 +32,8 @@ def test_where_to_look() -> None:
         "orders": "its streamer has begun, and the bucket has no binlog of it yet: try again soon",
         "oders": "the sources there are: orders",
     }
+    for number in range(11):
+        store.put(f"p/{'archive' if number % 2 else 'live'}/db{number:02}/x", b"")
+    names = ", ".join(f"db{number:02}" for number in range(10))
+    hint = nothing_of(store, "p", "x", "s3://b/p").hint
+    assert hint == f"the sources there are: {names} and 2 more"

@@ -25,7 +25,6 @@ from tests.binlog_writer import (
     previous_gtids_body,
     query_body,
     tagged_body,
-    varint,
 )
 
 LENGTHS = [1, 250, 251, 65535, 65536, 2**24 - 1, 2**24, 2**32 + 5, 2**63]
@@ -118,15 +117,6 @@ def test_a_rotate_event_names_the_next_binlog() -> None:
     body = struct.pack("<Q", 4) + b"mysql-bin.000009"
     rotate = decode_rotate(body + JUNK, 0, len(body))
     assert (str(rotate.next_binlog), rotate.position) == ("mysql-bin.000009", 4)
-
-
-def test_the_writers_numbers_are_the_servers() -> None:
-    """Bytes that a real server wrote: 127 in one byte more, 2**56 in nine."""
-    assert varint(0) == b"\0"
-    assert varint(63) == b"\x7e"
-    assert varint(128) == b"\x01\x02"
-    assert len(varint(2**56 - 1)) == 8
-    assert varint(2**56) == b"\xff" + (2**56).to_bytes(8, "little")
 
 
 @pytest.mark.parametrize(

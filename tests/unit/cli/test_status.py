@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,8 +25,6 @@ from binlog2s3.cli.status_watch import (
     print_screen,
     watch,
 )
-from binlog2s3.config.given import Given
-from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.formatting import duration_text, short_text, size_text
 from binlog2s3.output import Coloured, Picture, Plain
@@ -434,33 +431,6 @@ def test_a_defect_is_not_swallowed() -> None:
 
 
 # What is asked for
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"all": True}, "--s3-url is missing"),
-        ({"from": "bucket", "s3-url": "s3://bucket"}, "--source is missing (or --all)"),
-        ({"all": True, "s3-url": "s3://bucket", "spool": Path("/x")}, "--all and --spool"),
-        ({"all": True, "s3-url": "s3://bucket", "source": "x"}, "--all and --source"),
-        ({"all": True, "s3-url": "s3://bucket", "from": "daemon"}, "--all and --from"),
-        ({"json": True, "watch": True}, "--json and --watch"),
-        ({"watch": True, "check": True}, "--watch and --check"),
-        ({"count": 3}, "--count needs --watch"),
-        ({"interval": 3.0}, "--interval needs --watch"),
-        ({"lag-critical": 3.0}, "--lag-critical needs --check"),
-        ({"expect": Path("/x")}, "--expect needs --all"),
-        ({"check": True, "lag-warning": 5.0, "lag-critical": 4.0}, "(5) must not be above"),
-        ({"check": True, "purge-warning": 60.0}, "--purge-critical (21600) must not be above"),
-        ({"check": True, "spool-critical": 10}, "--spool-warning (80) must not be above"),
-    ],
-)
-def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
-    """Each is one problem that names both."""
-    found, problems = STATUS.build(Given(values))
-    assert found is None
-    (problem,) = problems
-    assert words in problem
 
 
 def test_a_defect_is_unknown_to_a_monitor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1178,5 +1178,7 @@ def test_the_login(tmp_path: Path) -> None:
         assert "secret-1" not in row.found + row.hint
     row = login(tmp_path, 0o644, password_file="secret-1\n")
     assert (row.result, "chmod 600" in row.hint) == ("warn", True)
+    row = login(tmp_path, 0o600, defaults_file="[client]\npassword=secret-1\n")
+    assert (row.result, "secret-1" in row.found + row.hint) == ("ok", False)
     row = login(tmp_path, 0o600, defaults_file="[client]\nnonsense ! =\n")
     assert row.result == "fail"

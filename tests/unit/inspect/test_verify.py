@@ -812,24 +812,6 @@ def test_sizes_that_may_differ() -> None:
     assert "their bytes were not compared" in shown
 
 
-def test_a_source_that_is_not_there() -> None:
-    """The error names those that there are, ten at most, also where the prefix has none."""
-    store = MemoryStore()
-    with pytest.raises(ArchiveError) as nothing:
-        verified(store)
-    assert "check that --s3-url is the streamer's bucket and prefix" in nothing.value.hint
-    for number in range(12):
-        kind = "archive" if number % 2 else "live"
-        store.put(f"pre/{kind}/db{number:02d}/x", b"")
-    store.put("pre/live/\x1b[31m/x", b"")
-    with pytest.raises(ArchiveError, match="there is nothing of source test below s3://bucket/pre"):
-        verified(store)
-    with pytest.raises(ArchiveError) as some:
-        verified(store)
-    names = ", ".join(f"db{number:02d}" for number in range(10))
-    assert some.value.hint == f"the sources there are: {names} and 2 more"
-
-
 def test_binlogs_that_the_writer_is_not_past(store: MemoryStore, archive: Archive) -> None:
     """They are archived side by side: a number that is missing there is on its way."""
     assert archive.beat is not None

@@ -413,14 +413,6 @@ def test_the_page_of_the_documents_has_all_that_they_say(tmp_path: Path) -> None
 # The command
 
 
-def test_help_has_examples() -> None:
-    """They show one source, all of them, and standard output."""
-    found = called(BUCKETS["empty"](), ["report", "-h"])
-    assert found.code == 0
-    assert "Examples:" in found.out
-    assert "--html -" in found.out
-
-
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [

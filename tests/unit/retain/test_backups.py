@@ -21,42 +21,36 @@ from binlog2s3.config.points import Moment
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, MisplacedError, RecoveryError, StoreError
 from binlog2s3.formatting import us_of
+from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Latest, Plan, ToTime
-from binlog2s3.recover.reach import BackupReach, choose
+from binlog2s3.recover.reach import BackupReach, choose, is_ahead
 from binlog2s3.recover.snapshot import Snapshot
-from binlog2s3.retain.backup import add, reach_text, reaches_of_backup, remove
+from binlog2s3.retain.backup import add, reaches_of_backup, remove
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.continuation import Begin, Contradicts, GoOn, KnownEnd, same_server
-from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
+from tests.binlog_writer import UUID_A, UUID_B, XID
 from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, like, parent_of, turn_of
-from tests.snapshots import LAYOUT, Bucket
+from tests.snapshots import LAYOUT, Bucket, written
+from tests.unit.serve.test_places import streamed, three
 
 NAMES = [BinlogName("mysql-bin", number) for number in range(1, 5)]
 US = 1_795_253_309_000_000
 
 
-def bucket(*, without: int | None = None) -> Bucket:
-    """Four binlogs of twelve transactions each; one may be missing."""
+def bucket() -> Bucket:
+    """Four binlogs of twelve transactions each."""
     found = Bucket()
     for at, name in enumerate(NAMES):
-        if at != without:
-            found.archive(binlog(1 + 12 * at), name)
+        found.archive(binlog(1 + 12 * at), name)
     return found
 
 
 def binlog_of(first: int, count: int, *, end: tuple[int, bytes] = XID) -> bytes:
     """So many transactions, a second each, that end so."""
-    found = BinlogWriter(checksum=True)
-    found.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{first - 1}" if first > 1 else ""))
-    for number in range(first, first + count):
-        found.transaction(
-            [statement("BEGIN"), statement("INSERT"), end],
-            gtid=(UUID_A, "", number),
-            commit_us=US + number * 1_000_000,
-        )
-    found.rotate()
-    return bytes(found.data)
+    begin_us = US + first * 1_000_000
+    made = written(count, first=first, begin_us=begin_us, apart_us=1_000_000, end=end)
+    return bytes(made.data)
 
 
 def binlog(first: int) -> bytes:
@@ -93,35 +87,24 @@ def reach_of(backup: Backup, snapshot: Snapshot) -> BackupReach:
     return reaches_of_backup(backup, snapshot)[0]
 
 
-def test_a_backup_reaches_now() -> None:
-    """Without a gap; the binlog before that of its next transaction is looked at, too."""
-    reach = reach_of(by_gtids(14), bucket().snapshot())
-    assert reach.is_complete, reach
-    assert reach_text(reach).endswith(", the newest in the bucket, no gap")
-    assert reach.begin is not None
-    assert reach.begin.binlog == NAMES[0]  # whether the backup is past a goal, it tells
-    assert reach.from_us is not None
-    assert reach.to_us is not None
-    assert reach.from_us <= reach.to_us
-
-
-def test_a_backup_ends_at_a_gap() -> None:
-    """It says where: the end of the binlog before, and what is missing."""
-    reach = reach_of(by_gtids(3), bucket(without=2).snapshot())
-    assert not reach.is_complete
-    assert reach.end is not None
-    assert reach.end.binlog == NAMES[1]
-    assert "mysql-bin.000002" in reach_text(reach)
-    whole = reach_of(by_gtids(40), bucket(without=2).snapshot())
-    assert whole.is_complete, whole
-
-
 def test_a_backup_of_something_else_reaches_nothing() -> None:
     """GTIDs that the archive does not have are refused as `pitr` refuses them."""
     reach = reach_of(replace(by_gtids(1), gtid_set=f"{UUID_A}:1-99"), bucket().snapshot())
     assert not reach.is_complete
     assert reach.lineage == ""
     assert "not in the archive" in reach.why
+
+
+@pytest.mark.parametrize("gtids", ["0-9-2", "0-1-500"])
+def test_a_backup_of_mariadb_whose_place_is_unknown(gtids: str) -> None:
+    """It reaches nothing; one with a greater number than all may be ahead of the archive."""
+    snapshot = streamed(three(), 3).snapshot()
+    backup = replace(by_gtids(1), flavour="mariadb", gtid_set=gtids)
+    (reach,) = reaches_of_backup(backup, snapshot)
+    assert not reach.lineage
+    assert "not in the archive" in reach.why
+    ahead = is_ahead(start_of_registered(backup, "mariadb"), snapshot)
+    assert ahead == (gtids == "0-1-500")
 
 
 def test_the_newest_backup_that_reaches_a_goal_is_chosen() -> None:

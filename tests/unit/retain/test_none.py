@@ -19,7 +19,7 @@ from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import Plain
-from binlog2s3.recover.model import Base, Latest, Plan
+from binlog2s3.recover.model import Base, Latest
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import choose
 from binlog2s3.recover.snapshot import Snapshot
@@ -31,7 +31,7 @@ from lab.status_examples import IDLE
 from tests.binlog_writer import UUID_A, XID, statement
 from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of
 from tests.snapshots import LAYOUT, Bucket, workers
-from tests.unit.retain.test_backups import binlog_of, reset
+from tests.unit.retain.test_backups import binlog_of
 
 NAMES = [BinlogName("mysql-bin", number) for number in (1, 2)]
 WHOLE = """\
@@ -170,18 +170,6 @@ def test_innodb_data_that_end_before_the_position_are_none() -> None:
 
 def by_gtids(last: int) -> Backup:
     return replace(BACKUP, gtid_set=f"{UUID_A}:1-{last}", binlog=None, position=None, lineage=None)
-
-
-def test_a_window_needs_a_backup_that_pitr_would_take() -> None:
-    """Not one whose GTIDs two histories have: `backup list` and `pitr` refuse that."""
-    store = bucket()
-    reset(store, [binlog(1), binlog(4)])
-    store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
-    assert not reaches_of_backup(by_gtids(4), store.snapshot())[0].lineage
-    _, why = choose([by_gtids(4)], Latest(), store.snapshot(), None)
-    assert not isinstance(why, Plan)
-    found = proofs_of(Catalog(store, LAYOUT), store.snapshot()).backups
-    assert (found.count, found.window_known, found.window_from) == (1, True, None)
 
 
 def test_a_backup_whose_gtids_are_not_those_of_its_place_reaches_nothing() -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -847,13 +847,25 @@ def changes(there: World, act: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("when", ["before", "after", "halfway"])
 def test_a_death_at_every_request(when: str) -> None:
-    """What is needed can always be recovered, and the next run ends as if nothing had happened."""
-    bounds = (0, 100, 200, 300, 400, 500, 600)
-    whole = with_dead_lineage(*bounds)
+    """What is needed can always be recovered, and the next run ends as if nothing had happened.
+
+    A backup that the bucket has goes document first: no document is left without its object.
+    """
+
+    def begun() -> World:
+        there = with_dead_lineage(0, 100, 200, 300, 400, 500, 600)
+        there.clock = BEGIN
+        for day in DAYS:
+            store(there, day)
+        there.clock = NOW
+        return there
+
+    whole = begun()
     total = changes(whole, lambda: whole.prune(grace=0.0))
     assert total > 6
+    assert len(stored_there(whole)) == len(DAYS) - 1
     for number in range(1, total + 1):
-        there = with_dead_lineage(*bounds)
+        there = begun()
         die_at(there, number, when)
         with pytest.raises(_Killed):
             there.prune(grace=0.0)
@@ -886,7 +898,10 @@ def die_at(there: World, number: int, when: str) -> None:
 
 
 def check_needed(there: World) -> None:
-    """Both backups that are kept reach now, a start finds the end, and no gap is reported."""
+    """Both backups that are kept reach now, a start finds the end, and no gap is reported.
+
+    What a document names is there.
+    """
     for day in (18, 33):
         assert reach_of(day, there).is_complete
     lineage = next(one for one in Catalog(there, LAYOUT).lineages() if one.id == ID)
@@ -895,6 +910,8 @@ def check_needed(there: World) -> None:
     assert str(end.gtids) == f"{UUID_A}:1-{3 * COUNT}"
     names = [name_of(number) for number in there.numbers()]
     assert list(missing_binlogs(lineage, names, None)) == []
+    stored = [one.id for one in registered(Catalog(there, LAYOUT)) if one.stored is not None]
+    assert [id_ for id_ in stored if LAYOUT.stored(id_, 1) not in there.objects] == []
 
 
 def test_a_lost_race_cannot_lower_a_floor() -> None:
@@ -983,31 +1000,6 @@ def test_a_stored_backup_that_a_lock_keeps_stays_and_is_named() -> None:
     assert f"{size_text(15)}: Object Lock keeps it until {moment_text(until)}" in said
     assert stored_there(world) == keys
     assert len(registered(Catalog(world, LAYOUT))) == 3
-
-
-def test_prune_killed_at_any_delete_leaves_no_document_without_its_object() -> None:
-    """The document goes first: what is left then is deleted by a later run."""
-    for at in range(1, 6):
-        world = World()
-        keys = [store(world, day) for day in DAYS]
-        world.prune()
-        world.clock = NOW + timedelta(days=2)
-        calls = [0]
-
-        def fail(operation: str, at: int = at, calls: list[int] = calls) -> Any:
-            calls[0] += operation == "delete"
-            is_it = operation == "delete" and calls[0] >= at
-            return ("before", StoreError("killed")) if is_it else None
-
-        world.on_call = fail
-        with suppress(StoreError):
-            world.prune()
-        world.on_call = lambda _: None
-        for backup in registered(Catalog(world, LAYOUT)):
-            assert LAYOUT.stored(backup.id, 1) in world.objects
-        world.clock = NOW + timedelta(days=4)
-        world.prune()
-        assert stored_there(world) == keys[1:]
 
 
 def test_what_killed_runs_left_is_pruned() -> None:

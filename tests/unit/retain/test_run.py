@@ -17,7 +17,6 @@ from binlog2s3.archive.backup_runs import KILLED, BackupRun, last_failure, runs_
 from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.stored import read_stored
-from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.outside import Outside
@@ -31,9 +30,9 @@ from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.status.model import backups_of
 from binlog2s3.store.errors import FullError
 from binlog2s3.store.versions import Hold
-from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
+from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import BACKUP, BACKUP_RUN, LINEAGE, STORED
-from tests.snapshots import LAYOUT, Bucket
+from tests.snapshots import LAYOUT, Bucket, written
 from tests.unit.recover.fake_server import FakeServer, Rows
 
 NAME = BinlogName("mysql-bin", 1)
@@ -69,22 +68,8 @@ GTID of the last change 'UUID:1-GTIDS'
 """
 
 
-def binlog() -> tuple[bytes, int]:
-    """Twelve transactions, and where the sixth one ends."""
-    found, place = BinlogWriter(checksum=True), 0
-    found.previous_gtids(GtidSet.parse(""))
-    for number in range(1, 13):
-        found.transaction(
-            [statement("BEGIN"), statement("INSERT"), XID],
-            gtid=(UUID_A, "", number),
-            commit_us=1_795_253_309_000_000 + number * 1_000_000,
-        )
-        place = len(found.data) if number == 6 else place
-    found.rotate()
-    return bytes(found.data), place
-
-
-DATA, POSITION = binlog()
+BINLOG = written(12, apart_us=1_000_000)
+DATA, POSITION = bytes(BINLOG.data), BINLOG.transactions[5].end
 LOGIN = MysqlConfig(user="backup", host="127.0.0.1")
 SOURCE = ServerFacts(
     uuid=LINEAGE.server_uuid, flavour="mysql", version="9.7.4", server_id=1, gtid_mode=True
@@ -287,15 +272,7 @@ def test_a_log_that_does_not_say_it_registers_nothing(world: World, log: str, wh
 
 def test_the_archive_is_waited_for(world: World) -> None:
     """Its place comes with the next binlog; without a streamer at work that is said."""
-    second = BinlogWriter(checksum=True)
-    second.previous_gtids(GtidSet.parse(f"{UUID_A}:1-12"))
-    for number in range(13, 21):
-        second.transaction(
-            [statement("BEGIN"), statement("INSERT"), XID],
-            gtid=(UUID_A, "", number),
-            commit_us=1_795_253_309_000_000 + number * 1_000_000,
-        )
-    second.rotate()
+    second = written(8, first=13, begin_us=1_795_253_322_000_000, apart_us=1_000_000)
     later = said(DUMP, 16).replace(f"SOURCE_LOG_POS={POSITION}", "SOURCE_LOG_POS=4")
     later = later.replace("-- CHANGE REPLICATION", "-- NO CHANGE")
     with pytest.raises(RecoveryError, match="no streamer works"):

@@ -37,30 +37,34 @@ def test_versions_are_compared_as_numbers() -> None:
     assert ServerVersion("26.7.1").series == ServerVersion("26.7.0-log").series
 
 
-@pytest.mark.parametrize("version", ["9.7.4", "26.7.0", "26.10.1", "27.1.0"])
-def test_a_calendar_version_gets_the_newest_words(version: str) -> None:
-    """It knows neither MASTER nor SLAVE any more."""
-    found = ServerVersion(version)
-    assert found.flavour == "mysql"
-    assert found.status_statement == "SHOW BINARY LOG STATUS"
-    assert found.replica_statement == "SHOW REPLICA STATUS"
-    assert found.replicas_statement == "SHOW REPLICAS"
-    assert found.stop_statement == "STOP REPLICA"
-    assert found.reset_statement == "RESET BINARY LOGS AND GTIDS"
-    assert found.says_replica
+NEWEST = ("SHOW BINARY LOG STATUS", "SHOW REPLICA STATUS", "SHOW REPLICAS", "STOP REPLICA",
+          "RESET BINARY LOGS AND GTIDS")  # fmt: skip
+"""Without MASTER and SLAVE, which a calendar version does not know any more."""
+MARIADBS = ("SHOW MASTER STATUS", "SHOW ALL SLAVES STATUS", "SHOW SLAVE HOSTS", "STOP ALL SLAVES",
+            "RESET MASTER")  # fmt: skip
 
 
-@pytest.mark.parametrize("version", ["10.11.18-MariaDB", "12.3.1-MariaDB-log"])
-def test_a_mariadb_of_any_number_gets_its_own_words(version: str) -> None:
-    """Its numbers are greater than those of the MySQL that has the newer words."""
+@pytest.mark.parametrize(
+    ("version", "statements"),
+    [
+        *((version, NEWEST) for version in ("9.7.4", "26.7.0", "26.10.1", "27.1.0")),
+        *((version, MARIADBS) for version in ("10.11.18-MariaDB", "12.3.1-MariaDB-log")),
+    ],
+)
+def test_a_version_of_any_number_gets_its_own_words(
+    version: str, statements: tuple[str, ...]
+) -> None:
+    """Numbers of MariaDB are greater than those of the MySQL that has the newer words."""
     found = ServerVersion(version)
-    assert found.flavour == "mariadb"
-    assert found.status_statement == "SHOW MASTER STATUS"
-    assert found.replica_statement == "SHOW ALL SLAVES STATUS"
-    assert found.replicas_statement == "SHOW SLAVE HOSTS"
-    assert found.stop_statement == "STOP ALL SLAVES"
-    assert found.reset_statement == "RESET MASTER"
-    assert not found.says_replica
+    assert found.flavour == ("mysql" if statements is NEWEST else "mariadb")
+    assert found.says_replica is (statements is NEWEST)
+    assert statements == (
+        found.status_statement,
+        found.replica_statement,
+        found.replicas_statement,
+        found.stop_statement,
+        found.reset_statement,
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import http.client
 import io
 import json
-import logging
 import os
 import socket
 import stat
@@ -21,7 +20,6 @@ from typing import Literal
 import pytest
 
 from binlog2s3.errors import ConfigError, SpoolError
-from binlog2s3.log import configure
 from binlog2s3.status import ask as client
 from binlog2s3.status import http as endpoint
 from binlog2s3.status.ask import SOCKET, Unanswered
@@ -71,17 +69,6 @@ def serve() -> Iterator[Serve]:
             return listener
 
         yield make
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    """What the program logs, as JSON lines."""
-    stream = io.StringIO()
-    logger = logging.getLogger("binlog2s3")
-    before = (logger.handlers[:], logger.level, logger.propagate)
-    configure("json", "debug", stream)
-    yield stream
-    logger.handlers[:], logger.level, logger.propagate = before
 
 
 def request(

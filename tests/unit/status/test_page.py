@@ -1,11 +1,10 @@
 """The page at /: what a command writes, made by another process, and nobody waits for it long."""
 
 import io
-import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ import pytest
 
 from binlog2s3.config.report import REPORT, ReportConfig
 from binlog2s3.config.values import S3Config
-from binlog2s3.log import configure
 from binlog2s3.status import page as page_module
 from binlog2s3.status.page import AGE_SECONDS, ReportPage, report_command
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("log")
 MADE = (200, "text/html; charset=utf-8")
 
 
@@ -47,16 +46,6 @@ def of(script: str, *words: str, clock: Callable[[], float] = lambda: 0.0) -> Re
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks waits as long as a test may take."""
     monkeypatch.setattr(page_module, "_WAIT_SECONDS", 120.0)
-
-
-@pytest.fixture(autouse=True)
-def log() -> Iterator[io.StringIO]:
-    """What the program logs, as JSON lines."""
-    stream, logger = io.StringIO(), logging.getLogger("binlog2s3")
-    before = (logger.handlers[:], logger.level, logger.propagate)
-    configure("json", "debug", stream)
-    yield stream
-    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.mark.usefixtures("patient")

@@ -20,7 +20,6 @@ from binlog2s3 import __version__
 from binlog2s3.errors import (
     ObjectMissingError,
     PreconditionError,
-    SpoolError,
     StoreError,
     StoreSettingError,
     UnsupportedError,
@@ -30,7 +29,6 @@ from binlog2s3.store.errors import Failure, FullError, SignatureError, UploadDen
 from binlog2s3.store.requests import Link, any_session
 from binlog2s3.store.s3 import (
     IMMEDIATE_STORAGE_CLASSES,
-    FileSlice,
     MendableError,
     RefusedError,
     RetryPolicy,
@@ -413,14 +411,6 @@ def test_storage_classes_that_answer_at_once() -> None:
 
 
 # Slices
-
-
-def test_a_slice_of_no_file(tmp_path: Path) -> None:
-    """A file that is gone is the spool's error, with its path."""
-    with pytest.raises(SpoolError, match="nothing"):
-        FileSlice(tmp_path / "nothing", 0, 1).open()
-    with pytest.raises(SpoolError, match="directory"):
-        FileSlice(tmp_path, 0, 1).open().read(1)
 
 
 # Clients without a store

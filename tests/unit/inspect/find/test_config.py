@@ -6,7 +6,6 @@ from binlog2s3.cli import commands as cli
 from binlog2s3.cli.options import config_of
 from binlog2s3.config.find import FIND, FindConfig
 from binlog2s3.config.points import parse_between
-from binlog2s3.errors import ConfigError
 from binlog2s3.inspect.find.command import _query
 from binlog2s3.inspect.find.match import Criteria, SearchQuery, Tables
 from tests.binlog_writer import UUID_A
@@ -58,21 +57,6 @@ def test_every_value_reaches_its_place() -> None:
         limit=0,
         lineage="x",
     )
-
-
-def test_all_problems_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with the option as it was given."""
-    monkeypatch.setenv("BINLOG2S3_BETWEEN", "2026-01-02T15:00/2026-01-02T16:00Z")
-    gtids = (f"--gtid={UUID_A}:1", "--gtid=0-1-5")
-    with pytest.raises(ConfigError) as caught:
-        configured("--table=orders", "--table=shop.orders", *gtids)
-    assert [problem[:60] for problem in caught.value.problems] == [
-        "--table: 'orders' is not of the form DB.TABLE, e.g. shop.ord",
-        "BINLOG2S3_BETWEEN: '2026-01-02T15:00' has no time zone: add ",
-        "--source is missing",
-        "--s3-url is missing",
-        "--gtid has GTIDs of MySQL and of MariaDB",
-    ]
 
 
 @pytest.mark.parametrize(

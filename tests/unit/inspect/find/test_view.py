@@ -29,7 +29,6 @@ from binlog2s3.inspect.find.view import (
     SearchContext,
     TextOutput,
     before_words,
-    query_text,
     undo_words,
     words_of,
 )
@@ -208,25 +207,6 @@ def test_what_may_not_be_in_the_bucket_yet_is_said() -> None:
         view = TextOutput(Plain(out), ABOUT, replace(SOUGHT, until_us=until_us))
         view.end(stats, ())
         assert (words in out.getvalue()) == is_said
-
-
-def test_what_is_looked_for_in_words() -> None:
-    """Every part of it."""
-    query = SearchQuery(
-        wanted=Criteria(
-            tables=Tables((("a", "b"), ("c", "*"))),
-            kinds=frozenset({"delete", "insert"}),
-            min_rows=2,
-        ),
-        since_us=0,
-        until_us=1,
-        gtids=("0-1-5",),
-    )
-    assert query_text(query) == (
-        "insert or delete of a.b, c.* with at least 2 rows with the GTIDs 0-1-5 from "
-        "1970-01-01T00:00:00.000000Z until 1970-01-01T00:00:00.000001Z"
-    )
-    assert query_text(SearchQuery(wanted=Criteria())) == "all transactions"
 
 
 def test_progress_is_told_now_and_then() -> None:
