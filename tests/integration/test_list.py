@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -16,17 +15,15 @@ import pytest
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.names import BinlogName
-from lab.fault import Gate
 from lab.load import Load, Shape
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
-from lab.s3 import REGION, MinioServer, allow, environment_for
+from lab.s3 import MinioServer, allow, environment_for
 from tests import command
 from tests.documents import ENTRY, ID, LINEAGE, like, parent_of
 from tests.integration.stream_process import StreamProcess
-from tests.relay import Relay
-from tests.waiting import PATIENCE, wait_until
-from tests.world.commands import opened
+from tests.waiting import wait_until
+from tests.world.commands import opened, where
 
 LAYOUT = Layout("pre", "test")
 CHILD = "20260103T000000Z-3e11fa47-b2c3"
@@ -38,15 +35,13 @@ class List:
     """The command, with these credentials and no other settings."""
 
     def __init__(self, minio: MinioServer, bucket: str, rights: Mapping[str, str]) -> None:
+        self.minio, self.bucket = minio, bucket
         self.endpoint_url = minio.endpoint_url
-        self.url = f"s3://{bucket}/pre"
         self.rights = rights
 
     def words(self, *arguments: str) -> list[str]:
-        return [
-            *("list", "--s3-url", self.url, "--endpoint-url", self.endpoint_url),
-            *("--addressing-style", "path", "--region", REGION, *arguments),
-        ]
+        there = [*where(self.minio, self.bucket), f"--endpoint-url={self.endpoint_url}"]
+        return ["list", *there, *arguments]
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return command.run(*self.words(*arguments), **self.rights)
@@ -180,31 +175,3 @@ def test_it_only_reads(minio: MinioServer, bucket: str, listing: List) -> None:
     states = re.findall(r"^  mysql-bin\.\d+ +\d+  (\w+)", text, re.MULTILINE)
     assert states == ["archived", "archived", "undescribed", "open"]
     assert "\x1b" not in text
-
-
-def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:
-    """Ctrl-C while entries are read ends it with 130, without waiting for the store."""
-    fill(minio, bucket)
-    gate = Gate(path="/entries/.*json")
-    with RecordingProxy(minio.endpoint_url, [gate]) as proxy, Relay(proxy.url) as relay:
-        listing.endpoint_url = relay.url
-        process = subprocess.Popen(
-            command.argv(*listing.words()),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=command.environment(**listing.rights),
-            text=True,
-        )
-        try:
-            assert gate.held.wait(60)
-            relay.drips = True
-            gate.open()
-            wait_until(lambda: relay.dripping, what="an answer that takes minutes")
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-            gate.open()
-    assert process.returncode == 130
-    assert "Traceback" not in said
