@@ -313,30 +313,6 @@ def test_a_killed_restore_goes_on(restores: Restores, stages: tuple[str, ...]) -
     assert {"restore", "apply"} <= set(seen)
 
 
-@pytest.mark.parametrize("place", ["mariadb-dump"], indirect=True)
-def test_one_that_is_killed_again_and_again_ends(restores: Restores) -> None:
-    """At random moments; then the rows are there once."""
-    place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "4")))
-    life = Life(place.source, seed=4)
-    life.go_on(10)
-    place.backup()
-    life.go_on(50)
-    goal, truth = life.moment()
-    place.wait()
-    data, seen = restores.folder / "again", []
-    for number in range(6):
-        pause = chance.uniform(0.2, 2.0 + 2 * number)
-        stage = chance.choice(("restore", "start", "apply", "finish"))
-        seen.append(killed(restores, restores.argv(data, goal), data, stage, pause))
-        if not seen[-1]:
-            break
-    print("killed in", seen)  # noqa: T201
-    if (data / WORK).exists():
-        restores.done(data, goal)
-    with started_on(restores, data) as server:
-        assert shown(state_of(server), truth) == {}, seen
-
-
 @contextmanager
 def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     """A server that is started by hand on what was restored."""

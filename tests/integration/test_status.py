@@ -27,7 +27,6 @@ from tests.integration.streaming import MIXED, Start, documents, reach
 from tests.waiting import wait_until
 
 BINLOGS = r"/live/test/\d|/archive/.*/(binlogs|entries)/"
-Labels = frozenset[tuple[str, str]]
 
 
 @pytest.fixture(params=["mysql_without_gtids", "mariadb"])
