@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
 from urllib.parse import parse_qs
 
 from lab.fault import Action, Request
+from tests.beside import Beside
 from tests.integration.bucket import CHUNK
 
 PART = 5 << 20
@@ -194,27 +194,18 @@ class Trap:
         return self.fault.phase in phases
 
 
-class ReliefWatch:
+class ReliefWatch(Beside):
     """Springs when a binlog's file leaves a spool: room is made."""
 
     def __init__(self, spools: list[Path], spring: Callable[[], None]) -> None:
+        super().__init__()
         self._spools = spools
         self._spring = spring
-        self._over = threading.Event()
         self.sprung = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="relief watch")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def run(self) -> None:
         seen = self._look()
-        while not self._over.wait(0.002):
+        while not self.over.wait(0.002):
             there = self._look()
             if seen - there:
                 try:

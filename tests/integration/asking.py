@@ -6,10 +6,10 @@ Law: it does not use the product's own client. A streamer that does not answer i
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ import pymysql
 
 from lab.child import free_port
 from lab.mysql import MysqlServer
+from tests.beside import Beside
 from tests.command import run_in
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
@@ -161,26 +162,17 @@ class Monitor:
         return True
 
 
-class Watching:
+class Watching(Beside):
     """Asks /health again and again in a `with` block: `seen` is what was answered, in order."""
 
     def __init__(self, monitor: Monitor, interval: float = 0.5) -> None:
+        super().__init__()
         self._monitor = monitor
         self._interval = interval
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watching")
         self.seen: list[Health] = []
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(self._interval):
+    def run(self) -> None:
+        while not self.over.wait(self._interval):
             self.seen.append(self._monitor.health())
 
     def since(self, holds: Callable[[Health], bool]) -> list[Health]:
@@ -204,36 +196,35 @@ class Watching:
         return len(found)
 
 
-class Commits:
+class Commits(Beside):
     """Commits a marked row every `pause` seconds, and outlives the server's ends.
 
-    `done`: of each one its number and the server's clock behind the commit.
+    Each fiftieth is `large` times as large. `done`: of each one its number and the server's clock
+    behind the commit.
     """
 
-    def __init__(self, server: MysqlServer, *, pause: float = 0.2, size: int = 200) -> None:
+    def __init__(
+        self, server: MysqlServer, *, pause: float = 0.2, size: int = 200, large: int = 1
+    ) -> None:
+        super().__init__()
         self._server = server
         self._pause = pause
         self._size = size
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="commits")
+        self._large = large
         self._number = 0
+        self._returned: list[tuple[int, float]] = []
         self.done: list[tuple[int, datetime]] = []
 
     def __enter__(self) -> Self:
         prepare(self._server)
-        self._thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def before(self, moment: float) -> set[int]:
+        """The numbers of those whose commit had returned then, by `monotonic`."""
+        return {number for number, at in list(self._returned) if at <= moment}
 
-    def stop(self) -> None:
-        """Commit no more."""
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(self._pause):
+    def run(self) -> None:
+        while not self.over.wait(self._pause):
             try:
                 with self._server.connect(connect_timeout=5, read_timeout=60) as connection:
                     self._write(connection)
@@ -242,13 +233,20 @@ class Commits:
 
     def _write(self, connection: "pymysql.connections.Connection[Any]") -> None:
         with connection.cursor() as cursor:
-            while not self._over.wait(self._pause):
+            while not self.over.wait(self._pause):
                 self._number += 1
-                text = f"<mark {self._number}>" + "x" * self._size
+                size = self._size * (1 if self._number % 50 else self._large)
+                text = f"<mark {self._number}>" + "x" * size
                 cursor.execute("INSERT INTO marks.t (v) VALUES (%s)", (text,))
+                self._returned.append((self._number, monotonic()))
                 cursor.execute("SELECT UTC_TIMESTAMP(6)")
                 ((moment,),) = cursor.fetchall()
                 self.done.append((self._number, moment))
+
+
+def marks_in(binlogs: Mapping[str, bytes]) -> set[int]:
+    """The numbers of those that are in them."""
+    return {int(m) for data in binlogs.values() for m in re.findall(rb"<mark (\d+)>", data)}
 
 
 def prepare(server: MysqlServer) -> None:

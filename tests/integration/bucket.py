@@ -5,7 +5,7 @@ Law: it does what docs/format.md tells a stranger to do, in other words than the
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
@@ -132,9 +132,3 @@ def again(read: Callable[[], T]) -> T:
         except ResponseStreamingError:
             if monotonic() > until:
                 raise
-
-
-def of_its_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry's document without what its binlog does not show: it may be made again from that."""
-    said = {"archived_at", "leaves_out", "time_zone"}
-    return {name: value for name, value in entry.items() if name not in said}

@@ -28,7 +28,7 @@ from lab.child import free_port
 from lab.disk import temporary_directory
 from lab.fault import Record
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, environment_for
 from tests import command
@@ -41,7 +41,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guides/permissions.md").read_text(encoding="utf-8")
 SOURCE, BUCKET = "orders-primary", "acme-binlogs"
 PASSWORD = "Of-a-test-1"
-KINDS: dict[str, type[MysqlServer]] = {"mysql": MysqlServer, "mariadb": MariadbServer}
 PART = 5 << 20
 FIRST = "mysql-bin.000001"
 Policy = dict[str, Any]
@@ -194,10 +193,9 @@ def streamed(server: MysqlServer, minio: MinioServer, directory: Path) -> World:
 
 
 def make_world(binaries: ServerBinaries, minio: MinioServer) -> Iterator[World]:
-    kind = KINDS[binaries.flavour]
     with (
         temporary_directory() as directory,
-        kind(binaries, directory / "server") as server,
+        server_of(binaries, directory / "server") as server,
     ):
         yield streamed(server, minio, directory)
 

@@ -1,6 +1,5 @@
 """A source with a table of numbers, its streamer and its bucket: which rows get through to whom."""
 
-import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,8 @@ from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.world.archive import wait_durable
+from tests.world.archive import Archive, wait_durable
+from tests.world.commands import where
 
 TABLE = ("CREATE DATABASE d", "CREATE TABLE d.t (n INT PRIMARY KEY)")
 FIRST = ("--from-binlog=mysql-bin.000001", "--from-position=4")
@@ -40,18 +40,15 @@ class Site:
 
     def run(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
         """A command on this source's archive."""
-        where = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
-        where += [f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
-        return command.run(*verb.split(), *where, *words, **self.minio.env())
+        there = ["--source=test", *where(self.minio, self.bucket)]
+        return command.run(*verb.split(), *there, *words, **self.minio.env())
 
     def pitr(self, target: MysqlServer, *words: str) -> "subprocess.CompletedProcess[str]":
         at = (f"--target-socket={target.socket}", "--target-user=root", "--stop-target-threads")
         return self.run("pitr", *at, "--yes", *words)
 
     def lineages(self) -> list[dict[str, Any]]:
-        there = Bucket(self.minio, self.bucket)
-        keys = [key for key in there.keys("pre/archive/test/") if key.endswith("/lineage.json")]
-        return [json.loads(there.get(key)) for key in sorted(keys)]
+        return list(Archive(self.minio, self.bucket).lineages().values())
 
     def joins(self) -> list[str | None]:
         """How each lineage is joined to its parent; None for the first."""

@@ -341,41 +341,6 @@ def test_times_of_unknown_size_are_not_counted(mariadb_server: MariadbServer) ->
 # ---- statements
 
 
-DDL = (
-    ("CREATE DATABASE other", ["other.*"]),
-    ("CREATE TABLE other.a (id INT PRIMARY KEY, v INT)", ["other.a"]),
-    ("CREATE TABLE IF NOT EXISTS b LIKE other.a", ["shop.b"]),
-    ("CREATE TABLE `odd ``name` (id INT)", ["shop.`odd ``name`"]),
-    ("/* why */ CREATE UNIQUE INDEX `on` ON b (v)", ["shop.b"]),
-    ("ALTER TABLE b -- why\n ADD COLUMN w INT", ["shop.b"]),
-    ("DROP INDEX `on` ON shop.b", ["shop.b"]),
-    ("CREATE VIEW seen AS SELECT 1", [""]),
-    ("RENAME TABLE b TO c, other.a TO a", ["shop.b", "shop.c", "other.a", "shop.a"]),
-    ("TRUNCATE c", ["shop.c"]),
-    ("CREATE USER somebody", [""]),
-    ("DROP TABLE IF EXISTS a, shop.c, nothing", ["shop.a", "shop.c", "shop.nothing"]),
-    ("DROP TABLE `odd ``name`", ["shop.`odd ``name`"]),
-    ("DROP DATABASE other", ["other.*"]),
-    ("DROP VIEW seen", [""]),
-    ("DROP USER somebody", [""]),
-)
-
-
-@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
-def test_ddl_of_a_real_server(request: pytest.FixtureRequest, flavour: str) -> None:
-    """Each statement is one transaction: its tables and its text, as it was sent."""
-    server: Server = request.getfixturevalue(f"{flavour}_server")
-    file = binlog_of(server, ["USE shop", *(statement for statement, _ in DDL)])
-    found = [content for content in contents(file) if "SET PASSWORD" not in content.statements]
-    assert [told(content) for content in found] == [
-        [("ddl", table, None) for table in tables] for _, tables in DDL
-    ]
-    for content, (statement, _) in zip(found, DDL, strict=True):
-        text = content.statements[0]
-        assert text.split()[0] in {"/*", "CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"}
-        assert text.endswith(statement) or statement.startswith(("DROP", "CREATE USER", "CREATE V"))
-
-
 TABLES = (
     "CREATE TABLE shop.one (id INT PRIMARY KEY, v VARCHAR(300))",
     "CREATE TABLE shop.two (id INT PRIMARY KEY, v VARCHAR(300))",
@@ -389,29 +354,6 @@ CHANGES = (
     "DELETE one, two FROM shop.one JOIN shop.two USING (id)",
     "DELETE FROM shop.two",
 )
-
-
-@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
-def test_statements_of_a_real_server(request: pytest.FixtureRequest, flavour: str) -> None:
-    """In the format STATEMENT there are no rows; a table is named where there is only one."""
-    server: Server = request.getfixturevalue(f"{flavour}_server")
-    source = server.directory / "rows.txt"
-    source.write_text("7\tseven\n8\teight\n")
-    load = f"LOAD DATA INFILE '{source}' INTO TABLE two"
-    server.query(*GONE, *TABLES)
-    file = binlog_of(server, ["USE shop", "SET binlog_format = STATEMENT", *CHANGES, load])
-    found = contents(file)
-    assert [told(content) for content in found] == [
-        [("insert", "shop.one", None)],
-        [("insert", "shop.two", None)],
-        [("update", "shop.one", None)],
-        [("update", "", None)],
-        [("delete", "", None)],
-        [("delete", "shop.two", None)],
-        [("insert", "shop.two", None)],
-    ]
-    assert [content.statements[-1] for content in found[:-1]] == list(CHANGES)
-    assert found[-1].statements[-1].startswith("LOAD DATA INFILE")
 
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
@@ -447,30 +389,3 @@ def test_rows_and_their_statements(
     assert {change.rows for change in found[0].changes if change.table == "shop.one"} >= {302}
     assert [text for text in found[0].statements if text in CHANGES] == list(CHANGES)
     assert found[0].compressed == (compressed == "ON")
-
-
-@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
-def test_xa_transactions(request: pytest.FixtureRequest, flavour: str) -> None:
-    """The first phase has the rows; the second is a transaction that changes nothing itself."""
-    server: Server = request.getfixturevalue(f"{flavour}_server")
-    server.query(*GONE, *TABLES)
-    xa = ["XA START 'a'", "INSERT INTO shop.one VALUES (1, 'a')", "XA END 'a'", "XA PREPARE 'a'"]
-    file = binlog_of(server, [*xa, "XA COMMIT 'a'"])
-    found = assert_rows_agree(server, file)
-    assert [told(content) for content in found] == [[("insert", "shop.one", 1)], []]
-
-
-def test_many_rows_are_streamed(mysql_server: MysqlServer) -> None:
-    """A compressed transaction far larger than what is ever held."""
-    mysql_server.query(*GONE, *TABLES)
-    tens = " UNION ALL ".join(f"SELECT {n} AS n" for n in range(10))
-    numbers = " CROSS JOIN ".join(f"({tens}) AS t{n}" for n in range(5))
-    digits = " + ".join(f"t{n}.n * {10**n}" for n in range(5))
-    fill = f"INSERT INTO shop.one SELECT {digits}, REPEAT('x', 300) FROM {numbers}"
-    compression = "SET binlog_transaction_compression = ON"
-    file = binlog_of(mysql_server, [compression, fill, "DELETE FROM shop.one WHERE id % 2"])
-    found = assert_rows_agree(mysql_server, file)
-    assert [told(content) for content in found] == [
-        [("insert", "shop.one", 100_000)],
-        [("delete", "shop.one", 50_000)],
-    ]

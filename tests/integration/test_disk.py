@@ -8,11 +8,10 @@ import os
 import signal
 import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
+from tests.beside import Beside
 from tests.ear import Ear
 from tests.integration.bucket import Bucket
 from tests.integration.small_disk import mount
@@ -52,25 +52,16 @@ def allocated(spool: Path) -> int:
             return sum(path.stat().st_blocks * 512 for path in spool.glob("run-*/*"))
 
 
-class Sampler:
+class Sampler(Beside):
     """The most that a spool took on its disk in a `with` block."""
 
     def __init__(self, spool: Path) -> None:
+        super().__init__()
         self._spool = spool
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sampler")
         self.most = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.02):
+    def run(self) -> None:
+        while not self.over.wait(0.02):
             self.most = max(self.most, allocated(self._spool))
 
 

@@ -315,22 +315,6 @@ def test_a_wrong_restore_command_is_told(nights: Nights) -> None:
     assert len(list(nights.work.glob("failed-*"))) == 3
 
 
-@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
-def test_what_fails_is_told(nights: Nights) -> None:
-    """A limit that is passed, and an option that the server does not know.
-
-    tests/unit/drill/test_drill.py has each limit.
-    """
-    nights.register(nights.dump, f"--from-backup={nights.dump}")
-    load = nights.load()
-    for restore, option, text in (
-        ("sleep 600", "--max-disk=1M", "more than --max-disk"),
-        (load, "--mysqld-option=--no-such-option", "no-such-option"),
-    ):
-        fails_in_restore(nights, restore, text, option)
-    assert len(nights.results()) == len(list(nights.work.glob("failed-*"))) == 2
-
-
 def fails_in_restore(nights: Nights, restore: str, text: str, *more: str) -> None:
     """The drill fails at that step, says so everywhere, and leaves nothing but logs."""
     done = nights.drill(restore, *more)
@@ -407,29 +391,6 @@ def test_a_result_that_cannot_be_written_is_told(nights: Nights) -> None:
     first, second = sorted(nights.results(), key=lambda one: str(one["started_at"]))
     assert first["error"] == "it was killed during the step 'restore'"
     assert "ended with status 1" in second["error"]
-
-
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
-def test_another_backup_than_the_registered_one_is_told(nights: Nights) -> None:
-    """The restore command restores something older: no drill may prove that."""
-    nights.register(nights.copy, "--binlog=mysql-bin.000003", "--position=4")
-    done = nights.drill("cp -a {location}/. {datadir}")
-    assert done.returncode == 8
-    assert "failed at the step 'restore'" in done.stderr, done.stderr
-    assert "its binlogs end at mysql-bin.000001:" in done.stderr
-    assert [one["outcome"] for one in nights.results()] == ["failed"]
-
-
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
-def test_a_newer_backup_than_the_registered_one_is_told(nights: Nights) -> None:
-    """The restore command restores something newer: nobody has tried the one that is registered."""
-    ((uuid,),) = nights.source.query("SELECT @@server_uuid")
-    nights.register(nights.copy, f"--gtid-set={uuid}:1-2")
-    done = nights.drill("cp -a {location}/. {datadir}")
-    assert done.returncode == 8
-    assert "failed at the step 'start'" in done.stderr, done.stderr
-    assert f"it has the transactions {uuid}:3 in addition" in done.stderr
-    assert [one["outcome"] for one in nights.results()] == ["failed"]
 
 
 @pytest.mark.gate

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import random
-import re
 import shutil
 import threading
 import time
@@ -11,76 +10,27 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 
 from lab.fault import Answer, Request, on
 from lab.load import Load
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
 from lab.verify import closed_binlogs
+from tests.integration.asking import Commits, marks_in
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess, proxied
 from tests.integration.streaming import MIXED, PART, all_came, sent, uploads, wait_until_archived
 from tests.timed import PATIENT_END
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import wait_until
 
 ROUNDS = int(os.environ.get("DURABLE_ROUNDS", "1"))
 SECONDS = float(os.environ.get("DURABLE_SECONDS", "inf"))
 """What was committed so long ago is durable: to be asked for only where nothing else runs."""
-
-
-class Commits:
-    """Commits marked rows, and knows when each commit returned. `with` runs its thread."""
-
-    def __init__(self, server: MysqlServer, *, pause: float = 0.002, size: int = 200) -> None:
-        self._server = server
-        self._pause = pause
-        self._size = size
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="commits")
-        self.done: list[tuple[int, float]] = []
-
-    def __enter__(self) -> Self:
-        self._server.query(
-            "CREATE DATABASE IF NOT EXISTS marks",
-            "CREATE TABLE IF NOT EXISTS marks.t (id INT AUTO_INCREMENT PRIMARY KEY, v LONGTEXT)",
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE)
-
-    def _run(self) -> None:
-        try:
-            with self._server.connect() as connection, connection.cursor() as cursor:
-                number = 0
-                while not self._stop.wait(self._pause):
-                    number += 1
-                    size = 20 * self._size if number % 50 == 0 else self._size
-                    cursor.execute(
-                        "INSERT INTO marks.t (v) VALUES (%s)", (mark(number) + "x" * size,)
-                    )
-                    connection.commit()
-                    self.done.append((number, time.monotonic()))
-        except Exception:  # noqa: BLE001 - the server is killed under it
-            pass
-
-    def before(self, moment: float) -> set[int]:
-        return {number for number, at in list(self.done) if at <= moment}
-
-
-def mark(number: int) -> str:
-    return f"<mark {number}>"
-
-
-def marks_in(binlogs: dict[str, bytes]) -> set[int]:
-    return {int(m) for data in binlogs.values() for m in re.findall(rb"<mark (\d+)>", data)}
 
 
 @pytest.mark.gate("mysql-0")
@@ -103,13 +53,12 @@ def test_both_machines_gone(
     reported: list[dict[str, Any]] = []
     there = Bucket(store, bucket)
     binaries = request.getfixturevalue(f"{flavour}_binaries")
-    kind = MysqlServer if flavour == "mysql" else MariadbServer
-    with kind(binaries, disk_tmp_path / "server") as server:
+    with server_of(binaries, disk_tmp_path / "server") as server:
         with (
             suppress(RuntimeError),  # the load's, as the server dies under it
             StreamProcess(disk_tmp_path / "one", server, store, bucket) as stream,
             Load(server, threads=2, flush_seconds=3, seconds=3600, shape=MIXED),
-            Commits(server) as commits,
+            Commits(server, pause=0.002, large=20) as commits,
         ):
             stream.wait_for_event("new lineage")
             for _ in range(seed.randint(2, 6)):

@@ -8,7 +8,7 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,18 +23,15 @@ from binlog2s3.server.connection import Server
 from lab import get
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer, server_of
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests.conftest import _had
-from tests.integration.bucket import Bucket
 from tests.integration.certificates import Authority, Pair
-from tests.integration.stream_process import StreamProcess
 from tests.login import ROOT
 from tests.waiting import wait_until
-from tests.world.archive import wait_durable
-from tests.world.commands import Recovery, read_only
 from tests.world.pair import NOTHING, Noted, start_again
 from tests.world.servers import RELAXED
+from tests.world.streamed import Streamed, streamed
 
 ROWS = 300
 NO_WORK = Work(plan=NOTHING, open_stream=lambda _: (one for one in ()))
@@ -43,54 +40,51 @@ HOLDS = "SELECT 1 + SLEEP(3)"
 SEEN = "SELECT id, SHA2(text, 256) FROM shop.orders ORDER BY id"
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(Streamed):
     """A source that was streamed and is gone; what it had."""
 
-    recovery: Recovery
-    binaries: ServerBinaries
     rows: list[tuple[object, ...]]
 
     @property
     def begin(self) -> list[str]:
         """A MariaDB that is empty does not say so."""
-        if self.binaries.flavour == "mysql":
-            return []
-        return ["--from-binlog=mysql-bin.000001", "--from-position=4"]
+        return ["--from-binlog=mysql-bin.000001", "--from-position=4"] if self.is_mariadb else []
 
     def started(self, directory: Path, *options: str) -> MysqlServer:
-        kind = MysqlServer if self.binaries.flavour == "mysql" else MariadbServer
-        return kind(self.binaries, directory, server_id=2, options=[*RELAXED, *options])
+        return server_of(self.binaries, directory, server_id=2, options=[*RELAXED, *options])
 
 
 @pytest.fixture(scope="module", params=["mysql", "mariadb"])
 def archive(request: pytest.FixtureRequest, minio: MinioServer) -> Iterator[Archive]:
     binaries: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
-    kind = MysqlServer if request.param == "mysql" else MariadbServer
-    bucket = minio.make_bucket()
-    with temporary_directory() as directory:
-        with kind(binaries, directory / "source", options=RELAXED) as source:
-            source.query(
-                "CREATE DATABASE shop",
-                "CREATE TABLE shop.orders (id INT PRIMARY KEY, text LONGTEXT)",
-                "CREATE TABLE shop.held (id INT PRIMARY KEY)",
-                "CREATE TABLE shop.old (id INT PRIMARY KEY) ENGINE=MyISAM",
-                "INSERT INTO shop.old VALUES (1)",
-                "CREATE EVENT shop.nightly ON SCHEDULE EVERY 1 DAY DO DELETE FROM shop.held",
-                *(f"INSERT INTO shop.orders VALUES ({n}, '{n}')" for n in range(ROWS // 2)),
-                "SET SESSION binlog_format = 'STATEMENT'",
-                f"INSERT INTO shop.held {HOLDS}",
-                "SET SESSION binlog_format = 'ROW'",
-                *(f"INSERT INTO shop.orders VALUES ({n}, '{n}')" for n in range(ROWS // 2, ROWS)),
-            )
-            source.query("FLUSH BINARY LOGS")
-            with StreamProcess(directory / "stream", source, minio, bucket) as stream:
-                there = Bucket(minio, bucket)
-                wait_until(there.archived, what="an archived binlog")
-                wait_durable(stream, there, source)
-                stream.kill()
-            rows = source.query(SEEN)
-        yield Archive(Recovery(minio, bucket, read_only(minio)), binaries, rows)
+    with (
+        temporary_directory() as directory,
+        streamed(
+            binaries,
+            minio,
+            minio.make_bucket(),
+            directory,
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.orders (id INT PRIMARY KEY, text LONGTEXT)",
+            "CREATE TABLE shop.held (id INT PRIMARY KEY)",
+            "CREATE TABLE shop.old (id INT PRIMARY KEY) ENGINE=MyISAM",
+            "INSERT INTO shop.old VALUES (1)",
+            "CREATE EVENT shop.nightly ON SCHEDULE EVERY 1 DAY DO DELETE FROM shop.held",
+            *(f"INSERT INTO shop.orders VALUES ({n}, '{n}')" for n in range(ROWS // 2)),
+            "SET SESSION binlog_format = 'STATEMENT'",
+            f"INSERT INTO shop.held {HOLDS}",
+            "SET SESSION binlog_format = 'ROW'",
+            *(f"INSERT INTO shop.orders VALUES ({n}, '{n}')" for n in range(ROWS // 2, ROWS)),
+            "FLUSH BINARY LOGS",
+            kind=Archive,
+        ) as found,
+    ):
+        found.wait_archived(1)
+        found.wait()
+        found.stream.kill()
+        found.rows = found.source.query(SEEN)
+        found.source.stop()
+        yield found
 
 
 @pytest.fixture

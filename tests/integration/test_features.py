@@ -21,7 +21,7 @@ from binlog2s3.binlog.events import EventType
 from lab.child import free_port
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests.binlog_writer import BinlogWriter, previous_gtids_body, query_body
 from tests.integration.bucket import Bucket
@@ -178,12 +178,11 @@ def world(
     kind: str, binaries: ServerBinaries, minio: MinioServer, **settings: Any
 ) -> Iterator[Written]:
     """The three servers and the stream between them."""
-    server = MysqlServer if kind == "mysql" else MariadbServer
     with contextlib.ExitStack() as stack:
         places = [Path(stack.enter_context(temporary_directory())) for _ in range(4)]
         source, target, recovered = (
             stack.enter_context(
-                server(
+                server_of(
                     binaries,
                     place,
                     server_id=number,

@@ -19,7 +19,7 @@ import pytest
 from binlog2s3.binlog.gtid import GtidSet
 from lab.get import ServerBinaries
 from lab.many import measured
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer, environment_for
 from tests.command import argv, environment
 from tests.integration.bucket import Bucket
@@ -202,23 +202,16 @@ def create(server: MysqlServer) -> None:
     )
 
 
-SERVERS = {
-    "mysql": (MysqlServer, (*RELAXED,)),
-    "mariadb-compressed": (
-        MariadbServer,
-        (*RELAXED, "--binlog-format=ROW", "--log-bin-compress=ON",
-         "--log-bin-compress-min-len=10"),
-    ),
-}  # fmt: skip
+COMPRESSED = ("--binlog-format=ROW", "--log-bin-compress=ON", "--log-bin-compress-min-len=10")
 
 
 @pytest.fixture(params=["mysql", "mariadb-compressed"])
 def server(request: pytest.FixtureRequest, disk_tmp_path: Path) -> Iterator[MysqlServer]:
     """Each flavour in turn."""
-    kind, options = SERVERS[request.param]
-    flavour = "mysql" if kind is MysqlServer else "mariadb"
+    flavour, _, compressed = request.param.partition("-")
     binaries: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
-    with kind(binaries, disk_tmp_path / "db", options=options) as made:
+    options = [*RELAXED, *(COMPRESSED if compressed else ())]
+    with server_of(binaries, disk_tmp_path / "db", options=options) as made:
         yield made
 
 
@@ -252,10 +245,9 @@ def test_who_dropped_it(
 
     And whoever runs the command that is printed comes to just before it.
     """
-    kind = MysqlServer if flavour == "mysql" else MariadbServer
     binaries = request.getfixturevalue(f"{flavour}_binaries")
     with (
-        kind(binaries, disk_tmp_path / "db", options=RELAXED) as server,
+        server_of(binaries, disk_tmp_path / "db", options=RELAXED) as server,
         streamed(disk_tmp_path, server, minio) as (stream, bucket),
     ):
         truth = Truth(server)

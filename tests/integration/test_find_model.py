@@ -21,7 +21,7 @@ from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MariadbServer, MysqlServer, server_of
 from tests.documents import BEAT, ID, LINEAGE
 from tests.snapshots import MARIADB, Bucket
 
@@ -359,12 +359,14 @@ class Model:
 def server(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
     """Of its own: what is prepared stays on it, and its compression is changed."""
     flavour = str(request.param)
-    kind = MysqlServer if flavour == "mysql" else MariadbServer
     binaries: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
     options = ["--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0"]
     if flavour == "mariadb":
         options.append("--log-bin-compress-min-len=10")
-    with temporary_directory() as directory, kind(binaries, directory, options=options) as made:
+    with (
+        temporary_directory() as directory,
+        server_of(binaries, directory, options=options) as made,
+    ):
         yield made
 
 

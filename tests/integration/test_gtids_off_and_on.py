@@ -6,7 +6,6 @@ transaction lie around those without GTIDs, and all of them begin after the same
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from lab.s3 import MinioServer
 from tests.integration.site import TABLE, Site, rows
 from tests.waiting import wait_until
 from tests.world.commands import their_server
-from tests.world.servers import RELAXED
+from tests.world.servers import EVERYTHING, RELAXED, dump_of, load
 
 OFF = ("ON_PERMISSIVE", "OFF_PERMISSIVE")
 ON = ("ON_PERMISSIVE", "ON")
@@ -33,19 +32,8 @@ class Switched(Site):
         server.query(*[f"SET GLOBAL gtid_mode = {one}" for one in steps])
 
     def dump(self, name: str, *options: str) -> Path:
-        path = self.folder / name
-        words = ["--no-defaults", "--user=root", f"--socket={self.source.socket}", *options]
-        words += ["--single-transaction", "--source-data=2", "--all-databases"]
-        with path.open("wb") as out:
-            program = self.source.binaries.client.with_name("mysqldump")
-            subprocess.run([program, *words], stdout=out, check=True, timeout=300)
-        return path
-
-    def load(self, dump: Path, server: MysqlServer) -> None:
-        words = ["--no-defaults", "--user=root", f"--socket={server.socket}"]
-        with dump.open("rb") as data:
-            program = self.source.binaries.client
-            subprocess.run([program, *words], stdin=data, check=True, timeout=300)
+        dump_of(self.source, self.folder / name, *options, of=EVERYTHING[:2])
+        return self.folder / name
 
 
 @pytest.fixture
@@ -82,7 +70,7 @@ def test_what_was_committed_while_gtids_were_off_is_not_passed_over(
         site.wait_durable(stream)
         gtids = str(site.source.query("SELECT @@gtid_executed")[0][0])
     assert re.fullmatch(r"[0-9a-f-]{36}:1-12", gtids), gtids  # none for five rows
-    site.load(dump, target)
+    load(target, dump)
     for words in ([f"--from-backup={dump}"], []):
         refused = site.pitr(target, *words, "--latest")
         assert refused.returncode == 8, refused.stdout
@@ -143,7 +131,7 @@ def test_purged_transactions_without_gtids_are_a_gap(
         site.wait_durable(stream)
     assert site.joins() == [None, "gap"]
     site.mode(target, OFF)
-    site.load(dump, target)
+    load(target, dump)
     refused = site.pitr(target, f"--from-backup={dump}", "--latest")
     assert refused.returncode == 8, refused.stdout
     assert "history is broken" in refused.stderr

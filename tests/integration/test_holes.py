@@ -3,25 +3,21 @@
 The source writes one row again and again, so that what is applied too late shows in it.
 """
 
-import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from binlog2s3.binlog.gtid import GtidSet
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
-from tests import command as command_line
-from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
 from tests.world.commands import Recovery
-from tests.world.servers import dump_of, load, locked
+from tests.world.servers import dump_of, executed, load, locked, reset, uuid_of
+from tests.world.streamed import Streamed, streamed
 
 SCHEMA = (
     "CREATE DATABASE shop",
@@ -42,21 +38,18 @@ Fresh = Callable[..., MysqlServer]
 Rows = list[list[tuple[object, ...]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lived:
+class Lived(Streamed):
     """A bucket with all that the source wrote: three dumps, and what its tables hold in the end."""
 
-    store: MinioServer
-    bucket: str
-    folder: Path
-    uuid: str
-    updates: int
-    """The number of the first of UPDATES."""
     rows: Rows
+    updates = len(SCHEMA) + 1
+    """The number of the first of UPDATES."""
 
     def gtid(self, number: int, last: int | None = None) -> str:
         """Of the source's transaction, or of several."""
-        return f"{self.uuid}:{number}" + (f"-{last}" if last not in (None, number) else "")
+        return f"{uuid_of(self.source)}:{number}" + (
+            f"-{last}" if last not in (None, number) else ""
+        )
 
     @property
     def end(self) -> int:
@@ -75,42 +68,29 @@ def rows(server: MysqlServer) -> Rows:
     ]
 
 
-def executed(server: MysqlServer) -> str:
-    return str(GtidSet.parse(str(server.query("SELECT @@gtid_executed")[0][0])))
-
-
 @pytest.fixture(scope="module")
 def lived(mysql_binaries: ServerBinaries, minio: MinioServer) -> Iterator[Lived]:
     """Monday's dump is before both updates, tuesday's between; `plain`: monday's without GTIDs."""
     bucket = minio.make_bucket()
-    with ExitStack() as stack:
-        folder, place = (stack.enter_context(temporary_directory()) for _ in range(2))
-        source = stack.enter_context(MysqlServer(mysql_binaries, place))
-        stream = stack.enter_context(StreamProcess(folder / "stream", source, minio, bucket))
-        source.query("RESET BINARY LOGS AND GTIDS", *SCHEMA)
-        uuid = str(source.query("SELECT @@server_uuid")[0][0])
-        dump_of(source, folder / "monday.sql", "--set-gtid-purged=ON")
-        dump_of(source, folder / "plain.sql", "--set-gtid-purged=OFF")
+    with (
+        temporary_directory() as folder,
+        streamed(mysql_binaries, minio, bucket, folder, *SCHEMA, kind=Lived) as found,
+    ):
+        source = found.source
+        dump_of(source, found.dump("monday"), "--set-gtid-purged=ON")
+        dump_of(source, found.dump("plain"), "--set-gtid-purged=OFF")
         source.query(UPDATES[0])
-        dump_of(source, folder / "tuesday.sql", "--set-gtid-purged=ON")
-        source.query(UPDATES[1], *REST)
-        (name, _) = source.binlogs()[-1]
-        source.query("FLUSH BINARY LOGS")
-        stream.wait_for_event("binlog archived", binlog=name)
-        assert stream.terminate() == 0
-        yield Lived(
-            store=minio,
-            bucket=bucket,
-            folder=folder,
-            uuid=uuid,
-            updates=len(SCHEMA) + 1,
-            rows=rows(source),
-        )
+        dump_of(source, found.dump("tuesday"), "--set-gtid-purged=ON")
+        source.query(UPDATES[1], *REST, "FLUSH BINARY LOGS")
+        found.wait_archived(1)
+        assert found.stream.terminate() == 0
+        found.rows = rows(source)
+        yield found
 
 
 @pytest.fixture
 def command(lived: Lived) -> Recovery:
-    return Recovery(lived.store, lived.bucket, lived.store.env())
+    return lived.recovery
 
 
 @pytest.fixture
@@ -122,7 +102,7 @@ def fresh(mysql_binaries: ServerBinaries) -> Iterator[Fresh]:
             place = stack.enter_context(temporary_directory())
             made = MysqlServer(mysql_binaries, place, server_id=secrets.randbelow(9000) + 1000)
             server = stack.enter_context(made)
-            server.query("SET GLOBAL event_scheduler = OFF", "RESET BINARY LOGS AND GTIDS")
+            reset(server, "SET GLOBAL event_scheduler = OFF")
             if dump is not None:
                 load(server, dump, *([] if is_logged else ["--init-command=SET sql_log_bin = 0"]))
                 server.query("FLUSH LOCAL PRIVILEGES")
@@ -140,21 +120,6 @@ def by_hand(server: MysqlServer, lived: Lived, *numbers: int) -> None:
             every[number - 1],
             "SET gtid_next = 'AUTOMATIC'",
         )
-
-
-def test_a_target_with_a_hole_is_refused(lived: Lived, command: Recovery, fresh: Fresh) -> None:
-    """It has the second update and not the first: the first would undo the second."""
-    server, first = fresh(), lived.updates
-    by_hand(server, lived, *range(1, first), first + 1)
-    before = executed(server)
-    said = command.refused(server, "--latest")
-    assert "has a hole" in said
-    assert f"is missing {lived.gtid(first)}, which the history has before that" in said
-    assert "--allow-holes" in said
-    assert executed(server) == before
-    assert server.query("SELECT v FROM shop.kv") == [(2,)]
-    done = command.run(None, "--dry-run", "--latest", f"--from-gtid-set={before}")
-    assert (done.status, "has a hole" in done.stderr) == (8, True)
 
 
 def test_holes_that_are_allowed_are_filled_first(
@@ -185,23 +150,16 @@ def test_another_backup_than_was_restored_is_refused(
     """Monday was restored, tuesday is named: the transactions in between would be left out."""
     server, monday = fresh(lived.dump("monday")), lived.updates - 1
     tuesday = lived.dump("tuesday")
-    named = tuesday if way == "--from-backup" else added(lived, tuesday)
+    named = str(tuesday)
+    if way == "--from-backup-id":
+        added = lived.document("backup", "add", f"--from-backup={tuesday}")
+        named = added["backups"][0]["id"]
     said = command.refused(server, "--latest", f"{way}={named}")
     assert f" has {lived.gtid(lived.updates)}, the target has only {lived.gtid(1, monday)}" in said
     assert executed(server) == lived.gtid(1, monday)
     right = lived.dump("monday") if way == "--from-backup" else None
     command.to(server, "--latest", *([f"{way}={right}"] if right else []))
     assert rows(server) == lived.rows
-
-
-def added(lived: Lived, path: Path) -> str:
-    """The id of this backup, registered."""
-    words = ["backup", "add", "--source=test", f"--from-backup={path}", "--json"]
-    words += [f"--s3-url=s3://{lived.bucket}/pre", f"--endpoint-url={lived.store.endpoint_url}"]
-    words += ["--addressing-style=path", "--region=us-east-1"]
-    done = command_line.run(*words, **lived.store.env())
-    assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout)["backups"][0]["id"])
 
 
 def test_a_skip_that_left_a_hole_is_not_applied_later(
@@ -253,7 +211,7 @@ def test_the_load_of_the_backup_was_logged(lived: Lived, command: Recovery, fres
     assert executed(server)
     words = ("--latest", f"--from-backup={plain}")
     assert "run RESET BINARY LOGS AND GTIDS there" in command.refused(server, *words)
-    server.query("RESET BINARY LOGS AND GTIDS")
+    reset(server)
     command.to(server, *words)
     assert rows(server) == lived.rows
     said = command.refused(server, "--latest")

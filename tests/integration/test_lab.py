@@ -51,44 +51,6 @@ def test_a_store_lacks_what_it_says_and_nothing_else(store: Store, bucket: str) 
     assert lacking == set(store.lacks)
 
 
-def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
-    """Without go, apt and cargo, the message says what is missing and what would help."""
-    environment = {**os.environ, "PATH": str(tmp_path), "BINLOG2S3_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.get", "minio", "mysql", "s3s-fs"],
-        cwd=CHECKOUT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    first, second, third = done.stderr.splitlines()
-    assert first.startswith("lab: minio cannot be had: there is no go on PATH; what would help: ")
-    assert second.startswith("lab: mysql cannot be had: ")
-    assert third.startswith("lab: s3s-fs cannot be had: there is no cargo on PATH; what would help")
-    assert not list((tmp_path / "cache").glob("[a-z]*"))
-
-
-@pytest.mark.parametrize(("ci", "ends"), [({"CI": "true"}, "1 error"), ({}, "1 skipped")])
-def test_what_needs_it_fails_where_ci_is_set(ci: dict[str, str], ends: str, tmp_path: Path) -> None:
-    """So that a green build has really tested it; on a laptop it is skipped."""
-    without = {name: value for name, value in os.environ.items() if name != "CI"}
-    nothing = {"PATH": str(tmp_path), "BINLOG2S3_CACHE": str(tmp_path / "cache")}
-    one = f"{Path(__file__).relative_to(CHECKOUT)}::{test_the_demo_ends_in_one_clear_line.__name__}"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--tier", "full", one],
-        cwd=CHECKOUT,
-        env={**without, **nothing, **ci},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert f" {ends} in " in done.stdout, done.stdout + done.stderr
-    assert "mysql cannot be had" in done.stdout
-
-
 def test_the_demo_falls_back_to_moto(tmp_path: Path) -> None:
     """Where MinIO cannot be had, it says so; tests/contract has what moto does."""
     script = (

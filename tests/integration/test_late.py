@@ -1,13 +1,9 @@
 """A start before the store, the source, or both: waited for, shown, and gone on from by itself."""
 
-import secrets
-import signal
-import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from http.client import HTTPException
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -121,56 +117,6 @@ def critical(told: Mapping[str, Any]) -> set[str]:
     return {trouble["code"] for trouble in told["troubles"] if trouble["level"] == "critical"}
 
 
-def heard_all(ear: Ear) -> int:
-    """How often the watchdog was fed, when all has been heard that was said before."""
-    mark = f"MARK={secrets.token_hex(8)}"
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as out:
-        out.sendto(mark.encode(), ear.address.replace("@", "\0", 1))
-    wait_until(lambda: mark in ear.messages, what="all is heard")
-    return len(ear.lines("WATCHDOG"))
-
-
-def stands_still(stream: StreamProcess) -> bool:
-    """Whether SIGSTOP has stopped it."""
-    text = Path(f"/proc/{stream.pid}/stat").read_text(encoding="utf-8")
-    return text.rpartition(")")[2].split()[0] == "T"
-
-
-def test_the_watchdog_is_fed_idle_and_without_a_store(
-    mysql: MysqlServer, late_minio: MinioServer, tmp_path: Path
-) -> None:
-    """As long as the loop goes round; a process that stands still is not fed."""
-    name = late_minio.make_bucket()
-    with (
-        Ear() as ear,
-        StreamProcess(
-            tmp_path / "streamer",
-            mysql,
-            late_minio,
-            name,
-            environment={"NOTIFY_SOCKET": ear.address, **WATCHED},
-        ) as stream,
-    ):
-        stream.wait_for_event("new lineage")
-        ear.wait_until_fed(8)
-        late_minio.kill()
-        write(mysql)
-        ear.wait_until_fed(8)
-        waiting = "waiting for the store"
-        wait_until(lambda: ear.lines("STATUS")[-1].startswith(waiting), what="its status")
-        ear.wait_until_fed(8)
-        stream.process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: stands_still(stream), what="it stands still")
-        fed = heard_all(ear)
-        Event().wait(2)  # in which it would be fed four times
-        assert heard_all(ear) == fed
-        stream.process.send_signal(signal.SIGCONT)
-        ear.wait_until_fed(2)
-        late_minio.start()
-        wait_until(lambda: has_all(Bucket(late_minio, name), mysql), what="the archive")
-        assert stream.terminate() == 0
-
-
 def test_sigterm_while_it_waits(
     mysql: MysqlServer, late_minio: MinioServer, tmp_path: Path
 ) -> None:
@@ -196,23 +142,6 @@ def test_sigterm_while_it_waits(
         assert ear.lines("STOPPING") == ["1"]
         assert "Traceback" not in stream.stderr()
     assert Bucket(late_minio, bucket).keys() == []
-
-
-def test_a_source_that_refuses_is_told_behind_the_wait(
-    mysql: MysqlServer, late_minio: MinioServer, tmp_path: Path
-) -> None:
-    """The first start of all, while the store is away: a wrong password still ends it then."""
-    name = late_minio.make_bucket()
-    late_minio.kill()
-    wrong = tmp_path / "password"
-    wrong.write_text("Not-The-Secret")
-    options = {"mysql-password-file": wrong}
-    with StreamProcess(tmp_path / "streamer", mysql, late_minio, name, options=options) as stream:
-        stream.wait_for_event("waiting for the store")
-        late_minio.start()
-        assert stream.wait() == 4
-        assert "Access denied" in stream.log()[-1]["error"]
-    assert Bucket(late_minio, name).keys() == []
 
 
 def test_a_spool_waits_for_a_store_that_refuses(

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from lab.child import free_port
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import REGION, MinioServer, VersitygwServer, client_for
 from tests import command
 from tests.integration.bucket import Bucket
@@ -23,7 +23,6 @@ from tests.integration.least_privilege import (
     BLOCK,
     BUCKET,
     FIRST,
-    KINDS,
     PASSWORD,
     ROOT,
     SOURCE,
@@ -132,7 +131,7 @@ def targets() -> Iterator[Callable[[World], MysqlServer]]:
                 options = ["--event-scheduler=OFF", "--log-slave-updates=ON"]
                 directory = stack.enter_context(temporary_directory())
                 made[binaries.flavour] = stack.enter_context(
-                    KINDS[binaries.flavour](binaries, directory, server_id=2, options=options)
+                    server_of(binaries, directory, server_id=2, options=options)
                 )
             empty(made[binaries.flavour])
             return made[binaries.flavour]

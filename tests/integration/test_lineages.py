@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lab.load import Load, Shape
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from lab.tcp import Switch
 from tests.integration.stream_process import StreamProcess, run_to_end
@@ -23,13 +23,13 @@ from tests.waiting import wait_until
 from tests.world.archive import Archive
 from tests.world.commands import Recovery, read_only
 from tests.world.servers import (
-    ImageServer,
     executed,
     flush,
     follow,
     forget,
     image_of,
     is_mariadb,
+    of_image,
     on_disk,
     put_back,
     reset,
@@ -77,8 +77,7 @@ class Life:
 
     def sibling(self, name: str, server_id: int = 2) -> MysqlServer:
         """Another server of the same kind, with the same account."""
-        kind = MariadbServer if is_mariadb(self.server) else MysqlServer
-        made = kind(
+        made = server_of(
             self.server.binaries,
             self.place / name,
             server_id=server_id,
@@ -100,7 +99,7 @@ class Life:
         binaries, password = self.server.binaries, self.server.password
         gtid = "--gtid-mode=ON" in self.server._argv()
         place = self.place / name
-        made = ImageServer(binaries, place, image, 1, password, gtid=gtid, own_uuid=True)
+        made = of_image(binaries, place, image, 1, password, gtid=gtid, own_uuid=True)
         return self.stack.enter_context(made)
 
     def parent(self, lineage: str) -> dict[str, Any]:
@@ -111,9 +110,6 @@ class Life:
     def first(self) -> str:
         """The lineage that comes first, once it is there."""
         return wait_until(lambda: next(iter(self.archive.lineages()), ""), what="a lineage")
-
-    def wait_described(self, lineage: str, name: str) -> None:
-        wait_until(lambda: name in self.archive.described(lineage), what=f"the entry of {name}")
 
     def wait_spooled(self, name: str, size: int) -> None:
         """Until so much of a binlog is in the spool."""
@@ -317,51 +313,6 @@ def test_what_a_reset_left_in_the_spool_alone_is_brought_in(life: Life) -> None:
     assert stream.terminate() == 0
     archive.holds({first: "first", new: "second"})
     assert len(archive.in_chunks(first)[name]) == size
-
-
-@cells("no-gtid")
-def test_a_reset_while_nobody_streams(life: Life) -> None:
-    """Also where the new binlogs of the same names are longer than the old ones."""
-    server, archive = life.server, life.archive
-    stream = life.start()
-    flush(server)
-    write(server, "before")
-    first = archive.arrived(stream, server)
-    assert stream.terminate() == 0
-    archive.remember()
-    archive.keep("first", server)
-    reset(server)
-    for _ in range(2):
-        write(server, "after", 20)
-        flush(server)
-    write(server, "after")
-    stream = life.start()
-    second = archive.works(stream, server, "second")
-    assert life.parent(second)["join"] == "unknown"
-    assert stream.terminate() == 0
-    archive.holds({first: "first", second: "second"}, begins={second: FIRST})
-
-
-@cells("no-gtid")
-def test_two_resets_within_a_second(life: Life) -> None:
-    """What the format event's time cannot tell apart, the bytes do."""
-    server, archive = life.server, life.archive
-    stream = life.start()
-    write(server, "before", 9)
-    first = archive.arrived(stream, server)
-    archive.keep("first", server)
-    reset(server)
-    write(server, "between", 9)
-    archive.keep("between", server)
-    reset(server)
-    write(server, "after", 9)
-    last = archive.works(stream, server, "last")
-    assert stream.terminate() == 0
-    eras = {first: "first", last: "last"}
-    eras |= dict.fromkeys(archive.lineages().keys() - eras.keys(), "between")
-    assert len(eras) <= 3
-    assert all(life.parent(one)["join"] == "unknown" for one in eras if one != first)
-    archive.holds(eras)
 
 
 # a server that was rolled back
@@ -730,26 +681,6 @@ def write_unseen(life: Life, era: str) -> str:
     return executed(life.server)
 
 
-@cells("no-gtid")
-def test_what_is_archived_is_purged(life: Life) -> None:
-    """The source needs none of what the bucket has: the lineage goes on."""
-    server, archive = life.server, life.archive
-    stream = life.start(flush_interval=0)
-    write(server, "before")
-    flush(server)
-    first = life.first()
-    life.wait_described(first, server.binlogs()[-2][0])
-    assert stream.terminate() == 0
-    archive.remember()
-    archive.keep("it", server)
-    write(server, "meanwhile")
-    purge(server)
-    stream = life.start(spool="another")
-    assert archive.works(stream, server, "it") == first
-    assert stream.terminate() == 0
-    archive.holds({first: "it"})
-
-
 @cells("gtid", "no-gtid")
 def test_a_gap(life: Life) -> None:
     """What was purged unseen is named; what there is stays readable, and leaves the spool."""
@@ -780,32 +711,6 @@ def test_a_gap(life: Life) -> None:
     assert len(archive.in_chunks(first)[unfinished]) == size
     spooled = (life.place / "spool").glob("run-*/mysql-bin.*")
     assert unfinished not in {path.name for path in spooled if path.stat().st_size}
-
-
-@cells("mariadb")
-def test_a_gap_that_is_to_stop_it(life: Life) -> None:
-    """--on-gap stop: exit 7, once all that the spool alone had is in the bucket."""
-    server, archive = life.server, life.archive
-    stream = life.start(flush_interval=0)
-    write(server, "before")
-    flush(server)
-    write(server, "in the spool")
-    name, size = server.binlogs()[-1]
-    life.wait_spooled(name, size)
-    first = life.first()
-    wait_until(lambda: archive.described(first), what="the entry of the first")
-    stream.kill()
-    write_unseen(life, "it")
-    purge(server)
-    archive.remember()
-    stream = life.start(on_gap="stop")
-    assert stream.wait() == 7, stream.stderr()
-    assert "gap" in stream.events("ended")[0]["error"]
-    assert len(archive.in_chunks(first)[name]) == size
-    archive.holds({first: "it"})
-    stream = life.start(spool="another", on_gap="stop")
-    assert stream.wait() == 7
-    archive.holds({first: "it"})
 
 
 @pytest.mark.own_server("it is stopped")

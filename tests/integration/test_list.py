@@ -1,59 +1,34 @@
 """`binlog2s3 list` as a user meets it: real processes on a real store, beside a real stream."""
 
 import json
-import re
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.layout import Layout
-from binlog2s3.binlog.names import BinlogName
-from lab.fault import Gate
 from lab.load import Load, Shape
 from lab.mysql import MysqlServer
-from lab.proxy import RecordingProxy
-from lab.s3 import REGION, MinioServer, allow, environment_for
+from lab.s3 import MinioServer, allow, environment_for
 from tests import command
-from tests.documents import ENTRY, ID, LINEAGE, like, parent_of
 from tests.integration.stream_process import StreamProcess
-from tests.relay import Relay
-from tests.waiting import PATIENCE, wait_until
-from tests.world.commands import opened
+from tests.waiting import wait_until
+from tests.world.commands import where
 
-LAYOUT = Layout("pre", "test")
-CHILD = "20260103T000000Z-3e11fa47-b2c3"
 READ_ONLY = ("s3:GetObject", "s3:ListBucket")
-FIRST, SECOND, THIRD = (BinlogName.parse(f"mysql-bin.00000{n}") for n in range(1, 4))
 
 
 class List:
     """The command, with these credentials and no other settings."""
 
     def __init__(self, minio: MinioServer, bucket: str, rights: Mapping[str, str]) -> None:
-        self.endpoint_url = minio.endpoint_url
-        self.url = f"s3://{bucket}/pre"
+        self.where = where(minio, bucket)
         self.rights = rights
 
-    def words(self, *arguments: str) -> list[str]:
-        return [
-            *("list", "--s3-url", self.url, "--endpoint-url", self.endpoint_url),
-            *("--addressing-style", "path", "--region", REGION, *arguments),
-        ]
-
-    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return command.run(*self.words(*arguments), **self.rights)
-
-    def text(self, *arguments: str, warnings: str = "") -> str:
-        done = self.run(*arguments)
-        assert (done.returncode, done.stderr) == (0, warnings)
+    def text(self, *arguments: str) -> str:
+        done = command.run("list", *self.where, *arguments, **self.rights)
+        assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
     def json(self, *arguments: str) -> dict[str, Any]:
@@ -134,77 +109,3 @@ def test_it_agrees_with_the_server_while_it_is_streamed(
         (binlog["name"], binlog["size"], binlog["state"]) for binlog in lineage["binlogs"]
     ]
     assert f"lineage {lineage['lineage']} (current)" in text
-
-
-def fill(minio: MinioServer, bucket: str) -> None:
-    """Two lineages with a gap between them, a missing number, and something foreign."""
-    parent = parent_of(ID, binlog=str(THIRD), offset=10, join="gap", missing="mysql-bin.000004")
-    child = like(LINEAGE, id=CHILD, source="test", parent=parent)
-    with opened(minio, bucket) as store:
-        for lineage in (replace(LINEAGE, source="test"), child):
-            store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
-        for name in (FIRST, THIRD):
-            store.put(LAYOUT.binlog(ID, name), bytes(10))
-            entry = replace(ENTRY, name=name, size=10)
-            store.put(LAYOUT.entry(ID, name), entry.to_json())
-        store.put(LAYOUT.binlog(CHILD, FIRST), bytes(20))
-        store.put(LAYOUT.chunk(CHILD, SECOND, Chunk(0, 30, 5)), bytes(30))
-        store.put(f"{LAYOUT.archive}notes.txt", b"")
-
-
-NOTES = f"warning: ignored, not part of this archive's format: {LAYOUT.archive}notes.txt\n"
-GAPS = [
-    f"GAP: missing in {ID}: {SECOND}",
-    f"GAP: missing between {ID} at {THIRD}:10 and {CHILD}: mysql-bin.000004",
-]
-
-
-def keys(minio: MinioServer, bucket: str) -> dict[str, datetime]:
-    with closing(minio.client()) as client:
-        rows = client.list_objects_v2(Bucket=bucket)["Contents"]
-        return {row["Key"]: row["LastModified"] for row in rows}
-
-
-@pytest.mark.gate
-def test_it_only_reads(minio: MinioServer, bucket: str, listing: List) -> None:
-    """GET alone, to the wire; what is foreign is named once, and stays."""
-    fill(minio, bucket)
-    before = keys(minio, bucket)
-    with RecordingProxy(minio.endpoint_url) as proxy:
-        listing.endpoint_url = proxy.url
-        text = listing.text(warnings=NOTES)
-        assert {record.request.method for record in proxy.records} == {"GET"}
-        assert len(proxy.matching(path="/entries/.*json")) == 2
-    assert keys(minio, bucket) == before
-    assert [line for line in text.splitlines() if line.startswith("GAP")] == GAPS
-    states = re.findall(r"^  mysql-bin\.\d+ +\d+  (\w+)", text, re.MULTILINE)
-    assert states == ["archived", "archived", "undescribed", "open"]
-    assert "\x1b" not in text
-
-
-def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:
-    """Ctrl-C while entries are read ends it with 130, without waiting for the store."""
-    fill(minio, bucket)
-    gate = Gate(path="/entries/.*json")
-    with RecordingProxy(minio.endpoint_url, [gate]) as proxy, Relay(proxy.url) as relay:
-        listing.endpoint_url = relay.url
-        process = subprocess.Popen(
-            command.argv(*listing.words()),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=command.environment(**listing.rights),
-            text=True,
-        )
-        try:
-            assert gate.held.wait(60)
-            relay.drips = True
-            gate.open()
-            wait_until(lambda: relay.dripping, what="an answer that takes minutes")
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-            gate.open()
-    assert process.returncode == 130
-    assert "Traceback" not in said

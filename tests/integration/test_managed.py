@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 from lab.get import ServerBinaries
-from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.waiting import wait_until
@@ -41,7 +40,7 @@ def test_it_stops_at_the_goal(
 ) -> None:
     """The server has all up to the GTID of a dry run, and nothing after it."""
     bucket = minio.make_bucket()
-    with scene_of(MysqlServer, mysql_binaries, minio, bucket, disk_tmp_path) as scene:
+    with scene_of(mysql_binaries, minio, bucket, disk_tmp_path) as scene:
         scene.write(10)
         ((until,),) = scene.source.query("SELECT @@global.gtid_executed")
         uuid, _, numbers = str(until).rpartition(":")

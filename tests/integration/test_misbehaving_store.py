@@ -9,14 +9,11 @@ import io
 import json
 from collections import Counter
 from contextlib import closing, redirect_stdout
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from binlog2s3.archive.writers import Turn
 from binlog2s3.cli.main import main
 from lab.fault import Action, Answer, DropAnswer, Request
 from lab.mysql import MysqlServer
@@ -24,7 +21,7 @@ from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer
 from lab.verify import closed_binlogs
 from tests.binlog_writer import UUID_A
-from tests.documents import BEAT, FLOOR, ID
+from tests.documents import ID
 from tests.integration.asking import Monitor
 from tests.integration.stream_process import proxied
 from tests.integration.streaming import objects, settle, write
@@ -38,7 +35,6 @@ __all__ = ["mysql", "server"]
 HTML = {"Content-Type": "text/html"}
 FAULTS: dict[str, Action] = {
     "denied": says(403, "AccessDenied"),
-    "quota": says(403, "QuotaExceeded"),
     "500": says(500, "InternalError"),
     "web page": Answer(200, HTML, b"<html>Welcome</html>"),
     "lost": DropAnswer(),
@@ -181,34 +177,3 @@ def test_commands(
                 deleted = document["deleted"] if name == "prune" and document else []
                 gone = len(before - here.keys)
                 assert gone >= sum(one["objects"] for one in deleted), told
-
-
-def test_a_full_bucket_with_an_earlier_floor(
-    minio: MinioServer, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What that floor allows is deleted, then there is room for the new one; old turns go, too."""
-    for name, value in minio.env().items():
-        monkeypatch.setenv(name, value)
-    with RecordingProxy(minio.endpoint_url) as proxy:
-        here = Here(minio, bucket, proxy)
-        here.fill()
-        floor = replace(FLOOR, binlog=name_of(4)).to_json()
-        with closing(minio.client()) as client:
-            key = LAYOUT.floor(ID, 4)
-            client.put_object(Bucket=bucket, Key=key, Body=floor)
-            written = client.head_object(Bucket=bucket, Key=key)["LastModified"]
-            for number in range(1, 151):
-                turn = Turn(number=number, lineage=ID, generation=number, token=BEAT.token)
-                client.put_object(Bucket=bucket, Key=LAYOUT.turn(number), Body=turn.to_json())
-        rule, full = Spoiled(FAULTS["quota"]), here.keys
-        rule.what = "lineage"  # the put of a floor
-        proxy.rules[:] = [lambda request: rule(request) if here.keys == full else None]
-        # prune knows the time of the store by whole seconds: a floor of this second is too young
-        wait_until(lambda: datetime.now(UTC) >= written + timedelta(seconds=1), what="next second")
-        code, document = here.run("prune")
-        assert (code, document["turns"]) == (0, 50)
-        assert rule.hits["lineage"] > 0
-        numbers = [int(key[-6:]) for key in sorted(here.keys) if "/binlogs/" in key]
-        assert numbers == [*range(NEEDED, COUNT + 1)]
-        turns = [LAYOUT.turn_number(key) for key in sorted(here.keys) if "/turns/" in key]
-        assert turns == [*range(51, 151)]

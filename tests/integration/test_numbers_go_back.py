@@ -83,9 +83,7 @@ class Story:
 def story(
     mariadb_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
 ) -> Iterator[Story]:
-    with scene_of(
-        MariadbServer, mariadb_binaries, minio, minio.make_bucket(), disk_tmp_path
-    ) as scene:
+    with scene_of(mariadb_binaries, minio, minio.make_bucket(), disk_tmp_path) as scene:
         yield Story(scene, disk_tmp_path, 60)
 
 

@@ -4,8 +4,8 @@ The source and the streamer are gone. Its tables at each goal were looked at bef
 """
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from lab.s3 import MinioServer
 from tests.waiting import wait_until
 from tests.world.servers import (
     RELAXED,
-    ImageServer,
-    MariadbImageServer,
     dump_of,
     executed,
+    last_gtid,
     load,
     locked,
+    of_image,
+    reset,
     restored,
 )
 from tests.world.streamed import Streamed, streamed
@@ -38,13 +39,6 @@ def rows_of(server: MysqlServer, table: str) -> Rows:
 
 def all_of(server: MysqlServer) -> dict[str, Rows]:
     return {table: rows_of(server, table) for table in TABLES}
-
-
-def last_gtid(server: MysqlServer) -> str:
-    if server.binaries.flavour == "mariadb":
-        return str(server.query("SELECT @@global.gtid_binlog_pos")[0][0])
-    uuid, _, numbers = executed(server).partition(":")
-    return f"{uuid}:{numbers.rpartition('-')[2]}"
 
 
 def write(source: MysqlServer, first: int) -> None:
@@ -103,7 +97,7 @@ class Past(Streamed):
         """A server restored from the base backup."""
         self.scratches += 1
         maria = self.is_mariadb
-        made = (MariadbImageServer if maria else ImageServer)(
+        made = of_image(
             self.binaries,
             self.folder / f"scratch-{self.scratches}",
             self.image,
@@ -267,28 +261,43 @@ def _is_at_rest(server: MysqlServer) -> bool:
     return not [row for row in server.query("SHOW PROCESSLIST") if "applying" in str(row).lower()]
 
 
+@contextmanager
+def dumped(
+    binaries: ServerBinaries, minio: MinioServer, bucket: str, folder: Path, *statements: str
+) -> Iterator[tuple[Streamed, Callable[..., MysqlServer], str]]:
+    """A source that has executed these; servers with its dump, and the option that names it."""
+    with streamed(binaries, minio, bucket, folder, *statements, options=OPTIONS) as place:
+        dump = folder / "dump.sql"
+        dump_of(place.source, dump)
+
+        def another(server_id: int = 7) -> MysqlServer:
+            server = place.another("--skip-replica-start=ON", server_id=server_id)
+            reset(server)
+            load(server, dump)
+            return server
+
+        yield place, another, f"--from-backup={dump}"
+
+
 def test_a_session_in_another_character_set(
     mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
     """It exchanges the table under a name that looks different in its bytes: refused."""
-    with streamed(mysql_binaries, minio, bucket, disk_tmp_path, options=OPTIONS) as place:
-        place.source.query(
-            "CREATE DATABASE shop",
-            "CREATE TABLE shop.таблица (id INT PRIMARY KEY)",
-            "CREATE TABLE shop.new (id INT PRIMARY KEY)",
-        )
-        dump_of(place.source, place.folder / "dump.sql")
-        server = place.another()
-        server.query("RESET BINARY LOGS AND GTIDS")
-        load(server, place.folder / "dump.sql")
+    tables = (f"CREATE TABLE shop.{name} (id INT PRIMARY KEY)" for name in ("таблица", "new"))
+    with dumped(mysql_binaries, minio, bucket, disk_tmp_path, "CREATE DATABASE shop", *tables) as (
+        place,
+        another,
+        backup,
+    ):
+        server = another()
         with closing(place.source.connect(charset="cp1251")) as session:
             session.cursor().execute("INSERT INTO shop.new VALUES (7)")
             session.cursor().execute(
                 "RENAME TABLE shop.таблица TO shop.old, shop.new TO shop.таблица"
             )
         place.wait()
-        goal = ["--dry-run", f"--from-backup={place.folder / 'dump.sql'}", "--latest"]
-        said = place.recovery.refused(server, "--table=shop.таблица", *goal)
+        goal = ["--dry-run", backup, "--latest", "--table=shop.таблица"]
+        said = place.recovery.refused(server, *goal)
         assert "--table cannot be applied safely: 1 statement exchanges rows" in said
 
 
@@ -296,29 +305,25 @@ def test_what_came_through_a_view_is_not_proved(
     mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
     """A statement names the view, and the filter leaves it out: the GTIDs prove nothing then."""
-    with streamed(mysql_binaries, minio, bucket, disk_tmp_path, options=OPTIONS) as place:
-        place.source.query(
-            "CREATE DATABASE shop",
-            "CREATE TABLE shop.t (id INT PRIMARY KEY, v INT)",
-            "CREATE VIEW shop.active AS SELECT * FROM shop.t WHERE v < 1000",
-            "INSERT INTO shop.t VALUES (1, 1), (2, 2)",
-        )
-        dump_of(place.source, place.folder / "dump.sql")
-        options = "--skip-replica-start=ON"
-        proved, doubted = place.another(options), place.another(options, server_id=8)
-        for server in (proved, doubted):
-            server.query("RESET BINARY LOGS AND GTIDS")
-            load(server, place.folder / "dump.sql")
-        place.source.query("UPDATE shop.t SET v = 5 WHERE id = 1")
-        goal = [f"--from-backup={place.folder / 'dump.sql'}", "--table=shop.t"]
-        place.wait()
-        assert place.recovery.to(proved, *goal, "--latest")["result"]["proved"]
-        place.source.query(
+    with dumped(
+        mysql_binaries,
+        minio,
+        bucket,
+        disk_tmp_path,
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY, v INT)",
+        "CREATE VIEW shop.active AS SELECT * FROM shop.t WHERE v < 1000",
+        "INSERT INTO shop.t VALUES (1, 1), (2, 2)",
+    ) as (place, another, backup):
+        proved, doubted = another(), another(8)
+        goal = [backup, "--table=shop.t", "--latest"]
+        place.commit("UPDATE shop.t SET v = 5 WHERE id = 1")
+        assert place.recovery.to(proved, *goal)["result"]["proved"]
+        place.commit(
             "SET SESSION binlog_format = 'STATEMENT'",
             "UPDATE shop.active SET v = 7 WHERE id = 1",
         )
-        place.wait()
-        assert place.recovery.to(doubted, *goal, "--latest")["result"]["proved"] is None
+        assert place.recovery.to(doubted, *goal)["result"]["proved"] is None
         assert doubted.query("SELECT v FROM shop.t WHERE id = 1") == [(5,)]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
@@ -30,13 +30,12 @@ from tests.world.commands import Recovery, read_only
 from tests.world.happened import Happened, apply_until, history_of
 from tests.world.servers import (
     RELAXED,
-    ImageServer,
-    MariadbImageServer,
     State,
     differences,
     dump_of,
     fetch_all,
     in_its_words,
+    of_image,
     replica_status,
     restored,
     state_of,
@@ -63,8 +62,7 @@ class Lost:
     def start(self, directory: Path) -> MysqlServer:
         """A server restored from the dump, to be entered."""
         maria = self.binaries.flavour == "mariadb"
-        kind = MariadbImageServer if maria else ImageServer
-        return kind(self.binaries, directory, self.image, 77, self.password, gtid=maria)
+        return of_image(self.binaries, directory, self.image, 77, self.password, gtid=maria)
 
     def place(self, applied: int) -> list[str]:
         """Behind so many transactions."""
@@ -95,20 +93,19 @@ def lost(
     dump, image = disk_tmp_path / "dump.sql", disk_tmp_path / "image"
     with ExitStack() as stack:
         place = disk_tmp_path / "source"
-        kind = MariadbServer if maria else MysqlServer
-        source = stack.enter_context(kind(binaries, place, gtid=maria, options=RELAXED))
+        source = stack.enter_context(server_of(binaries, place, gtid=maria, options=RELAXED))
         stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
         _live(source, dump, seed)
         wait_durable(stream, Bucket(minio, bucket), source)
         stream.kill()
-        with kind(binaries, disk_tmp_path / "r", server_id=3, gtid=maria, options=RELAXED) as one:
+        place = disk_tmp_path / "r"
+        with server_of(binaries, place, server_id=3, gtid=maria, options=RELAXED) as one:
             restored(one, dump, image)
         found = DUMPED.search(dump.read_text(errors="replace"))
         assert found
         base = found[1], int(found[2])
-        made = MariadbImageServer if maria else ImageServer
         witness = stack.enter_context(
-            made(binaries, disk_tmp_path / "w", image, 4, source.password, gtid=maria)
+            of_image(binaries, disk_tmp_path / "w", image, 4, source.password, gtid=maria)
         )
         fetch_all(witness, source, base)
         source.kill()

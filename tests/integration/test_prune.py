@@ -25,7 +25,7 @@ from binlog2s3.binlog.scanner import MAGIC
 from lab.disk import temporary_directory
 from lab.fault import DropAnswer, Gate, Request
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MariadbServer, MysqlServer, server_of
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer, environment_for
 from tests import command
@@ -33,7 +33,7 @@ from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
 from tests.world.commands import Recovery, read_only, where
-from tests.world.servers import dump_of, executed, load
+from tests.world.servers import dump_of, executed, load, reset
 from tests.world.serving import PASSWORD, Served
 
 ROOT = Path(__file__).parents[2]
@@ -202,15 +202,14 @@ def restored(binaries: ServerBinaries, to: str, pitr: Recovery) -> int:
     found = re.search(r"restore backup \S+ \((\w+)\) from (\S+\.sql)", said.stdout)
     assert found, said.stdout
     is_mariadb = binaries.flavour == "mariadb"
-    server = MariadbServer if is_mariadb else MysqlServer
     with (
         temporary_directory() as directory,
-        server(binaries, directory, server_id=random.randint(100, 10_000)) as target,
+        server_of(binaries, directory, server_id=random.randint(100, 10_000)) as target,
     ):
-        target.query("RESET MASTER" if is_mariadb else "RESET BINARY LOGS AND GTIDS")
+        reset(target)
         load(target, Path(found[2]))
         if is_mariadb:  # the load is in the target's own binlogs
-            target.query("RESET MASTER")
+            reset(target)
         # a dump of MariaDB leaves no GTIDs in the target
         end = [f"--from-backup={found[2]}"] if is_mariadb else []
         pitr.to(target, to, "--stop-target-threads", *end)

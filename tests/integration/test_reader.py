@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.store.s3 import S3Store
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.reference import ROOT
 from lab.s3 import REGION, MinioServer
-from tests.documents import ID, LINEAGE, NAME
+from tests.documents import ID, NAME
 from tests.world.commands import opened
 
 LAYOUT = Layout("a/b", "orders")
@@ -85,21 +83,6 @@ def put_chunks(store: S3Store, data: bytes) -> list[str]:
         store.put(LAYOUT.chunks(ID, NAME) + odd, b"no chunk")
     store.put(f"{ARCHIVED}9", b"another binlog")
     return [full, across, follows, last]
-
-
-def test_our_code_reads_the_open_binlog(store: S3Store, data: bytes) -> None:
-    """Every byte, any range, with its name, size and state; what is no chunk is named."""
-    keys = put_chunks(store, data)
-    catalog = Catalog(store, LAYOUT)
-    other = BinlogName.parse(f"{NAME}9")
-    sizes = catalog.sizes(LINEAGE)
-    assert [*sizes.items()] == [(NAME, len(data)), (other, len("another binlog"))]
-    binlog = catalog.binlog(LINEAGE, NAME)
-    assert [place.key for place in binlog.ranges] == keys
-    assert b"".join(binlog.blocks()) == data
-    assert b"".join(binlog.blocks(PART - 7, PART + 7)) == data[PART - 7 : PART + 7]
-    assert len(catalog.foreign) == 3
-    assert b"".join(catalog.binlog(LINEAGE, other).blocks()) == b"another binlog"
 
 
 # Without our code

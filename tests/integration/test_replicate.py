@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import signal
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,13 +16,13 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import BinlogPosition, Checked, PlanPiece, ProgressReport
 from binlog2s3.recover.plan_source import Window
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
 from tests.own_files import Own, own, planned, without
 from tests.waiting import wait_until
 from tests.world.pair import Noted, Pair, Process, kill_again_and_again, same
 from tests.world.servers import RELAXED, content, executed, two
 from tests.world.writes import (
     held_up,
+    stand_in_the_way,
     write_all_kinds,
     write_counting,
     write_definitions,
@@ -42,14 +41,14 @@ STATEMENT = "SET SESSION binlog_format = 'STATEMENT'"
 
 @pytest.fixture(scope="module")
 def mysql_pair(mysql_binaries: ServerBinaries) -> Iterator[Pair]:
-    with two(MysqlServer, mysql_binaries) as both:
+    with two(mysql_binaries) as both:
         yield Pair(*both)
 
 
 @pytest.fixture(scope="module")
 def mariadb_pair(mariadb_binaries: ServerBinaries) -> Iterator[Pair]:
     logs = [*RELAXED, "--log-slave-updates=ON"]
-    with two(MariadbServer, mariadb_binaries, logs) as both:
+    with two(mariadb_binaries, logs) as both:
         yield Pair(*both)
 
 
@@ -77,7 +76,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 def off_pair(mysql_binaries: ServerBinaries) -> Iterator[Pair]:
     """MySQL, both with gtid_mode OFF."""
     off = [*RELAXED, "--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"]
-    with two(MysqlServer, mysql_binaries, off) as both:
+    with two(mysql_binaries, off) as both:
         yield Pair(*both)
 
 
@@ -109,19 +108,6 @@ def test_everything_arrives(pair: Pair, disk_tmp_path: Path) -> None:
     assert (last.of_size, last.of_transactions) == (files.size, files.count)
     assert [at.transactions for at in told] == sorted(at.transactions for at in told)
     assert [at.size for at in told] == sorted(at.size for at in told)
-
-
-@cells("off")
-def test_everything_arrives_without_gtids(any_pair: Pair) -> None:
-    """Anonymous transactions; the place that is noted at the end is the stream's end."""
-    pair = any_pair
-    write_counting(pair.source, 20)
-    files, noted = pair.files(cut=500), list[BinlogPosition]()
-    assert pair.obstacle() is None
-    pair.apply(files, notes=Noted(noted))
-    same(pair, with_gtids=False)
-    piece, last = files.transactions[-1]
-    assert noted == [BinlogPosition(lineage="own", binlog=piece.binlog, offset=last.end)]
 
 
 def test_large_transactions(pair: Pair) -> None:
@@ -368,34 +354,6 @@ def test_killed_in_definitions_and_again(any_pair: Pair, disk_tmp_path: Path, wh
     assert pair.target.query("SELECT @@global.gtid_slave_pos") == [(place,)]
 
 
-@cells(("mysql", "SIGINT"), ("mariadb", "SIGTERM"), ("off", "SIGINT"), names=",how")
-def test_it_is_ended(any_pair: Pair, disk_tmp_path: Path, how: str) -> None:
-    """Ctrl-C: the channel is gone, and the next run goes on."""
-    pair = any_pair
-    write_counting(pair.source)
-    by_gtid = pair.files().transactions[0][1].gtid is not None
-    note = disk_tmp_path / "note"
-    with held_up(pair.target) as stands:
-        run = Process(pair, note)
-        wait_until(stands, what="it is held up")
-        run.process.send_signal(signal.Signals[how])
-
-        def is_stopping() -> bool:
-            asked = pair.target.query("SELECT info FROM information_schema.processlist")
-            return run.process.poll() is not None or any(
-                str(info).startswith("STOP") for (info,) in asked
-            )
-
-        # freed before that, the target could apply all that it has got
-        wait_until(is_stopping, what="the channel is told to stop")
-    assert "Traceback" not in run.end()
-    assert run.process.returncode == 130
-    assert pair.left() == []
-    assert content(pair.target) != content(pair.source)
-    assert Process(pair, note).end() == ""
-    same(pair, with_gtids=by_gtid)
-
-
 def test_a_target_that_starts_again_goes_no_further(any_pair: Pair, disk_tmp_path: Path) -> None:
     """It does not connect to anybody, and applies at most what it had got."""
     pair = any_pair
@@ -586,16 +544,6 @@ def test_domains_come_in_the_order_of_the_binlog(mariadb_pair: Pair) -> None:
 
 
 # What goes wrong
-
-
-def stand_in_the_way(server: MysqlServer) -> None:
-    """That table with a row that `write_rows` writes, outside of the binlog."""
-    server.query(
-        "SET sql_log_bin = 0",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
-        "INSERT INTO shop.a VALUES (21, 'there')",
-    )
 
 
 @pytest.mark.gate("mysql-True", "mariadb-True")

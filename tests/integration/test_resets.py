@@ -17,23 +17,22 @@ import pytest
 
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer, server_of
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
 from tests.world.archive import wait_durable
-from tests.world.commands import Recovery, read_only
+from tests.world.commands import Recovery, read_only, where
 from tests.world.servers import (
     RELAXED,
-    ImageServer,
-    MariadbImageServer,
     State,
     differences,
     dump_of,
     flush,
     locked,
+    of_image,
     position_of,
     reset,
     restored,
@@ -163,16 +162,15 @@ def target(world: World, images: dict[str, Path], disk_tmp_path: Path) -> Iterat
             maria = source.binaries.flavour == "mariadb"
             gtid = maria or bool(world.states["old"]["gtids"])
             if of not in images:
-                plain = MariadbServer if maria else MysqlServer
-                with plain(
-                    source.binaries, world.folder / f"r-{of}", server_id=3, gtid=gtid,
-                    options=RELAXED,
-                ) as one:  # fmt: skip
+                place = world.folder / f"r-{of}"
+                with server_of(
+                    source.binaries, place, server_id=3, gtid=gtid, options=RELAXED
+                ) as one:
                     images[of] = restored(one, world.folder / f"{of}.sql", world.folder / f"i-{of}")
-            kind = MariadbImageServer if maria else ImageServer
-            place = disk_tmp_path / f"target-{count}"
-            made = kind(source.binaries, place, images[of], 70 + count, source.password, gtid=gtid)
-            return stack.enter_context(made)
+            place, password = disk_tmp_path / f"target-{count}", source.password
+            return stack.enter_context(
+                of_image(source.binaries, place, images[of], 70 + count, password, gtid=gtid)
+            )
 
         yield start
 
@@ -188,9 +186,7 @@ def lead(said: str, lineage: str) -> list[str]:
 
 def verified(world: World, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return command.run(
-        *("verify", "--source=test", f"--s3-url=s3://{world.bucket}/pre"),
-        *(f"--endpoint-url={world.store.endpoint_url}", "--addressing-style=path"),
-        *("--region=us-east-1", *arguments),
+        *("verify", "--source=test", *where(world.store, world.bucket), *arguments),
         **read_only(world.store),
     )
 

@@ -31,7 +31,7 @@ from tests.integration.stream_process import StreamProcess
 from tests.integration.test_backup_run import Place, placed
 from tests.waiting import PATIENCE, wait_until
 from tests.world.commands import their_server
-from tests.world.servers import RELAXED, dump_of, executed
+from tests.world.servers import RELAXED, dump_of, executed, last_gtid
 
 MOMENTS = 1
 KINDS = ("position", "gtid", "time")
@@ -198,10 +198,7 @@ class Life:
 
     def _gtid(self) -> str:
         """The last one that was executed; there is one server and one domain."""
-        if self._server.binaries.flavour == "mariadb":
-            return f"--to-gtid={self._server.query('SELECT @@gtid_binlog_pos')[0][0]}"
-        text = str(self._server.query("SELECT @@global.gtid_executed")[0][0])
-        return f"--to-gtid={text.partition(':')[0]}:{re.split('[:-]', text)[-1]}"
+        return f"--to-gtid={last_gtid(self._server)}"
 
     def _time(self) -> str:
         """What is committed from now on is of another second: MariaDB has no exact times."""
@@ -316,30 +313,6 @@ def test_a_killed_restore_goes_on(restores: Restores, stages: tuple[str, ...]) -
     assert {"restore", "apply"} <= set(seen)
 
 
-@pytest.mark.parametrize("place", ["mariadb-dump"], indirect=True)
-def test_one_that_is_killed_again_and_again_ends(restores: Restores) -> None:
-    """At random moments; then the rows are there once."""
-    place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "4")))
-    life = Life(place.source, seed=4)
-    life.go_on(10)
-    place.backup()
-    life.go_on(50)
-    goal, truth = life.moment()
-    place.wait()
-    data, seen = restores.folder / "again", []
-    for number in range(6):
-        pause = chance.uniform(0.2, 2.0 + 2 * number)
-        stage = chance.choice(("restore", "start", "apply", "finish"))
-        seen.append(killed(restores, restores.argv(data, goal), data, stage, pause))
-        if not seen[-1]:
-            break
-    print("killed in", seen)  # noqa: T201
-    if (data / WORK).exists():
-        restores.done(data, goal)
-    with started_on(restores, data) as server:
-        assert shown(state_of(server), truth) == {}, seen
-
-
 @contextmanager
 def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     """A server that is started by hand on what was restored."""
@@ -446,19 +419,31 @@ def test_nothing_is_overwritten_and_a_dry_run_makes_nothing(dumped: Restores) ->
         assert (done.returncode, "has an unfinished restore" in done.stderr) == (8, True)
 
 
-def test_damage_and_a_missing_binlog_are_told(dumped: Restores) -> None:
-    """A restore never ends before the goal without a word; with the bytes back it goes on."""
-    place, data = dumped.place, dumped.folder / "d"
-    truth = state_of(place.source)
-    [key] = [key for key in place.there.keys("pre") if key.endswith("/binlogs/mysql-bin.000002")]
+def put(place: Place, key: str, data: bytes) -> None:
+    with closing(place.minio.client()) as client:
+        client.put_object(Bucket=place.bucket, Key=key, Body=data)
+
+
+@contextmanager
+def damaged(place: Place, what: str) -> Iterator[str]:
+    """A byte in the middle of this object is another one; its key. It comes back."""
+    [key] = [key for key in place.there.keys("pre") if what in key]
     good = place.there.get(key)
     bad = bytearray(good)
     bad[len(bad) // 2] ^= 0xFF
     put(place, key, bytes(bad))
     try:
-        done = dumped.run(data, "--latest")
+        yield key
     finally:
         put(place, key, good)
+
+
+def test_damage_and_a_missing_binlog_are_told(dumped: Restores) -> None:
+    """A restore never ends before the goal without a word; with the bytes back it goes on."""
+    place, data = dumped.place, dumped.folder / "d"
+    truth = state_of(place.source)
+    with damaged(place, "/binlogs/mysql-bin.000002") as key:
+        done = dumped.run(data, "--latest")
     assert (done.returncode, "mysql-bin.000002" in done.stderr) == (8, True), done.stderr
     assert "the same command goes on" in done.stderr
     assert stage_of(data) in STAGES
@@ -480,11 +465,6 @@ def test_damage_and_a_missing_binlog_are_told(dumped: Restores) -> None:
     assert "mysql-bin.000003 are missing" in done.stderr, done.stderr
 
 
-def put(place: Place, key: str, data: bytes) -> None:
-    with closing(place.minio.client()) as client:
-        client.put_object(Bucket=place.bucket, Key=key, Body=data)
-
-
 @pytest.mark.gate
 def test_a_restore_that_is_killed_once_goes_on(dumped: Restores) -> None:
     """The same command ends with what was to be restored, and says that it is proved.
@@ -504,15 +484,8 @@ def test_a_restore_that_is_killed_once_goes_on(dumped: Restores) -> None:
 def test_a_damaged_backup_is_told(dumped: Restores) -> None:
     """Before the server has it all; with the bytes back the same command begins again."""
     place, data = dumped.place, dumped.folder / "d"
-    [key] = [key for key in place.there.keys("pre") if "/base/" in key]
-    good = place.there.get(key)
-    bad = bytearray(good)
-    bad[len(bad) // 2] ^= 0xFF
-    put(place, key, bytes(bad))
-    try:
+    with damaged(place, "/base/"):
         done = dumped.run(data, "--latest")
-    finally:
-        put(place, key, good)
     assert (done.returncode, "is damaged between" in done.stderr) == (7, True), done.stderr
     assert stage_of(data) == "restore"
     assert dumped.done(data, "--latest")["is_proved"]

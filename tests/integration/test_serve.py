@@ -16,7 +16,6 @@ import pymysql
 import pytest
 from cryptography import x509
 
-from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.certificates import Authority
@@ -29,10 +28,8 @@ from tests.world.serving import PASSWORD, Scene, Served, scene_of
 def scene(
     request: pytest.FixtureRequest, minio: MinioServer, disk_tmp_path: Path
 ) -> Iterator[Scene]:
-    flavour = request.param
-    binaries = request.getfixturevalue(f"{flavour}_binaries")
-    kind = MysqlServer if flavour == "mysql" else MariadbServer
-    with scene_of(kind, binaries, minio, minio.make_bucket(), disk_tmp_path) as found:
+    binaries = request.getfixturevalue(f"{request.param}_binaries")
+    with scene_of(binaries, minio, minio.make_bucket(), disk_tmp_path) as found:
         yield found
 
 
@@ -170,23 +167,6 @@ def test_a_store_that_is_silent_ends_no_replica(scene: Scene) -> None:
     assert [one["number"] for one in scene.serve.status()["clients"]] == [
         one["number"] for one in before
     ]
-
-
-@pytest.mark.parametrize("scene", ["mysql"], indirect=True)
-def test_a_wrong_password_is_answered_late(scene: Scene) -> None:
-    """And counted."""
-    began = time.monotonic()
-    for _ in range(2):
-        with pytest.raises(pymysql.err.OperationalError, match=r"1045|Access denied"):
-            pymysql.connect(
-                host="127.0.0.1",
-                port=scene.serve.port,
-                user="replica",
-                password="wrong",
-                ssl_disabled=True,
-            )
-    assert time.monotonic() - began >= 1.4
-    assert scene.serve.status()["refused"]["password"] == 2
 
 
 @pytest.mark.gate("mysql")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.waiting import wait_until
 from tests.world.pair import Pair
@@ -35,8 +35,7 @@ def scene(
 ) -> Iterator[Scene]:
     flavour, _, without = request.param.partition("-")
     binaries = request.getfixturevalue(f"{flavour}_binaries")
-    kind = MysqlServer if flavour == "mysql" else MariadbServer
-    with two(kind, binaries, PLAIN if without else ()) as (source, target):
+    with two(binaries, PLAIN if without else ()) as (source, target):
         scene = Scene(Pair(source, target), minio, minio.make_bucket(), disk_tmp_path)
         with scene.ends:
             scene.serve.start()

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self
@@ -21,14 +20,13 @@ from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from lab.tcp import Switch
 from lab.verify import closed_binlogs
-from tests.integration.asking import Commits, Document, Monitor, commit, prepare, told
+from tests.beside import Beside
+from tests.integration.asking import Commits, Document, Monitor, commit, marks_in, prepare, told
 from tests.integration.bucket import Bucket
 from tests.integration.streaming import MIXED, Start, documents, reach
-from tests.integration.test_durable import marks_in
 from tests.waiting import wait_until
 
 BINLOGS = r"/live/test/\d|/archive/.*/(binlogs|entries)/"
-Labels = frozenset[tuple[str, str]]
 
 
 @pytest.fixture(params=["mysql_without_gtids", "mariadb"])
@@ -41,25 +39,16 @@ def any_server(request: pytest.FixtureRequest) -> MysqlServer:
 # One value
 
 
-class Collecting:
+class Collecting(Beside):
     """Each document of /status in a `with` block, by the moment at which it was made."""
 
     def __init__(self, monitor: Monitor) -> None:
+        super().__init__()
         self._monitor = monitor
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="collecting")
         self.found: dict[str, Document] = {}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.1):
+    def run(self) -> None:
+        while not self.over.wait(0.1):
             document = self._monitor.status()
             assert self.found.setdefault(document["at"], document) == document
 
@@ -78,25 +67,6 @@ def without_gtids(document: Document) -> Document:
     if server["position"]:
         short["server"]["position"] = {**server["position"], "gtid_set": ""}
     return short
-
-
-def test_the_page_at_the_root(mysql: MysqlServer, start: Start) -> None:
-    """What `report` writes of this source, the same on both ways, while the streamer is well."""
-    monitor = Monitor()
-    with start(mysql, **monitor.options) as stream:
-        local = Monitor(stream.spool / "status.sock")
-        monitor.wait_until_well()
-
-        def made() -> bytes | None:
-            code, body = monitor.get("/")
-            assert code == HTTPStatus.OK or b"is being made" in body, body
-            return body if code == HTTPStatus.OK else None
-
-        page = wait_until(made, what="the page")
-        assert page.startswith(b"<!doctype html>")
-        assert b"<title>test: recovery report</title>" in page
-        assert monitor.get("/") == local.get("/") == (HTTPStatus.OK, page)
-        assert monitor.is_well()
 
 
 @pytest.mark.gate

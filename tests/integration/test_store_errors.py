@@ -4,12 +4,10 @@ Real servers refuse real keys; ports are really closed, silent, or somebody else
 """
 
 import contextlib
-import http.server
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,64 +119,6 @@ def test_a_credential_process_that_fails(minio: MinioServer, bucket: str, tmp_pa
     assert (kind, code) == ("MendableError", "6")
     assert "credential_process failed" in message
     assert "s3cr3t" not in message + hint
-
-
-# Endpoints that are something else
-
-
-class _WebServer(http.server.BaseHTTPRequestHandler):
-    status = 200
-
-    def _page(self) -> None:
-        page = b"<html><body>Welcome to the console</body></html>"
-        self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        self.send_response(self.status)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Location", "/login")
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(page)
-
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _page  # noqa: N815
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
-
-
-@contextlib.contextmanager
-def web_server(status: int) -> Iterator[str]:
-    """A web server that answers everything with a page and this status."""
-    handler = type("Handler", (_WebServer,), {"status": status})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize("status", [200, 302, 403])
-def test_the_endpoint_is_a_web_server(status: int) -> None:
-    """A console or proxy that answers HTML is recognised, whatever its status and the question."""
-    with web_server(status) as url:
-        store = open_store("binlogs", url)
-        error = refusal(store)
-        assert isinstance(error, MendableError)
-        assert f"{url} answers, but not like an S3 store" in str(error)
-        assert f"status {status} with text/html" in str(error)
-        assert "console" in error.hint
-        assert not error.transient
-        for act in (
-            lambda: store.put("a", b"x"),
-            lambda: store.get("a"),
-            lambda: store.head("a"),
-            lambda: store.create_upload("a"),
-            lambda: store.abort_upload("a", "id"),
-            lambda: store.delete(["a"]),
-        ):
-            with pytest.raises(MendableError, match="not like an S3 store"):
-                act()
 
 
 def test_tls_to_a_plain_port(minio: MinioServer, bucket: str) -> None:

@@ -126,37 +126,6 @@ def test_the_child_is_killed_inside_a_big_event(
     assert all(line["position"] > 4 for line in stream.events("streaming")[2:])
 
 
-@pytest.mark.own_server("it is killed")
-def test_delays_grow_and_are_small_again_after_progress(
-    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
-) -> None:
-    """While nothing comes it waits longer and longer; once something came, it begins anew."""
-    with start(mysql) as stream:
-        write(mysql, 1)
-        wait_until_archived(stream, mysql, minio, bucket)
-        mysql.kill()
-        wait_until(
-            lambda: any(line["failures"] >= 4 for line in stream.events("reading again")),
-            what="four failures in a row",
-        )
-        failed = stream.events("reading again")
-        assert [line["failures"] for line in failed] == list(range(len(failed)))
-        for line in failed:
-            most = min(5.0, 0.5 * 2 ** line["failures"])
-            assert most / 2 - 0.1 <= line["again_in_seconds"] <= most + 0.1, line
-        mysql.start()
-        write(mysql, 1)
-        wait_until_archived(stream, mysql, minio, bucket)
-        many = len(stream.events("streaming"))
-        os.kill(child_of(stream), signal.SIGKILL)
-        child_of(stream, many + 1)
-        line = stream.events("reading again")[-1]
-        assert "killed by signal 9" in line["error"]
-        assert line["failures"] == 0
-        assert line["again_in_seconds"] <= 0.6
-        finish(stream, mysql, minio, bucket)
-
-
 # The account
 
 
@@ -288,40 +257,6 @@ def stands_still(stream: StreamProcess) -> bool:
     """Whether it has ended a run for that reason."""
     words = "although the server writes"
     return any(words in line["error"] for line in stream.events("reading again"))
-
-
-def wait_until_it_asks(stream: StreamProcess, before: int) -> None:
-    """Wait until the next run has ended, and the server is asked where to go on."""
-    line = said_again(stream, before)
-    asked = monotonic() + line["again_in_seconds"] + 0.5
-    wait_until(lambda: monotonic() > asked, what="the delay")
-
-
-def test_a_backlog_goes_up_while_the_server_is_silent(
-    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
-) -> None:
-    """What is in the spool does not wait for the server's answer: only the reading does.
-
-    Nor does SIGTERM, while it would wait an hour for that.
-    """
-    there = Bucket(minio, bucket)
-    options = {"stall_timeout": STALL, "mysql_connect_timeout": 3600}
-    with (
-        RecordingProxy(minio.endpoint_url) as proxy,
-        Switch(mysql.port) as door,
-        start(mysql, mysql_port=door.port, endpoint_url=proxy.url, **options) as stream,
-    ):
-        write(mysql, 1)
-        wait_until_archived(stream, mysql, minio, bucket)
-        proxy.rules.append(no_binlogs)
-        write(mysql, 12)
-        name, size = all_came(stream, mysql)
-        before = len(stream.events("reading again"))
-        door.hold()
-        wait_until_it_asks(stream, before)
-        proxy.rules.clear()
-        wait_until(lambda: reach(there, name) >= size, what="it is durable")
-        assert stream.terminate() == 0
 
 
 def test_an_idle_server_keeps_its_child(

@@ -26,9 +26,10 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from tests.login import ROOT
 from tests.waiting import wait_until
+from tests.world.servers import reset
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -48,8 +49,7 @@ def ask(server: MysqlServer, **changes: Any) -> TargetFacts:
 def server(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
     """One of each flavour in turn."""
     binaries = request.getfixturevalue(f"{request.param}_binaries")
-    kind = MysqlServer if request.param == "mysql" else MariadbServer
-    with temporary_directory() as directory, kind(binaries, directory, server_id=5) as made:
+    with temporary_directory() as directory, server_of(binaries, directory, server_id=5) as made:
         yield made
 
 
@@ -183,7 +183,7 @@ def test_a_note(server: MysqlServer) -> None:
     What it changed stays in the note until it is restored. The binary log has none of it.
     """
     login = login_of(server)
-    server.query("RESET BINARY LOGS AND GTIDS" if is_mysql(server) else "RESET MASTER")
+    reset(server)
     before = server.query("SHOW BINLOG EVENTS")
     names: set[str] = set()
     with Server(lambda: login) as asks:
@@ -282,23 +282,6 @@ def test_a_run_that_is_killed_before_its_note_is_there(server: MysqlServer, at: 
         notes.remove()
         assert sorted(server.query(NOTED)) == sorted([(strange,), (used,)]), left
         server.query(f"DROP DATABASE {strange}", f"DROP DATABASE {used}")
-
-
-def test_a_mark_stays(server: MysqlServer) -> None:
-    """It outlives the end of the run, and the next one's note, under other names."""
-    login = login_of(server)
-    with Server(lambda: login) as asks:
-        notes = Notes(asks, facts(asks, login))
-        notes.write(asked="x", reached="", started="", tables=frozenset({"shop.a"}))
-        first = notes.database
-        notes.remove()
-        assert (notes.find(), notes.mark()) == (None, {"shop.a"})
-        notes.write(asked="y", reached="", started="")
-        assert notes.mark() == {"shop.a"}
-        assert notes.database != first
-        notes.remove_all()
-        assert notes.mark() is None
-    assert server.query(NOTED) == []
 
 
 @pytest.mark.gate("mysql-dump", "mariadb-dump")

@@ -25,7 +25,7 @@ from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from lab.tcp import Switch
 from lab.toxiproxy import Toxiproxy
-from tests.integration.asking import Commits, Monitor, Watching, commit, prepare, told
+from tests.integration.asking import Commits, Monitor, Watching, told
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.integration.streaming import MB, wait_until_archived, write
@@ -222,25 +222,6 @@ def test_a_fault_is_told(
     assert "Traceback" not in scene.stream.stderr()
 
 
-def test_a_store_that_is_away_is_told_though_nothing_waits(
-    mysql: MysqlServer, stage: Stage
-) -> None:
-    """Nobody commits and S3 is a black hole: the heartbeat that does not arrive is enough."""
-    prepare(mysql)
-    scene = stage(mysql, {}, timing=QUICK)
-    scene.monitor.wait_for(lambda status: status["state"] == "idle")
-    scene.monitor.wait_for(lambda status: status["writer"]["heartbeat_at"])
-    with dark(scene.to_store):
-        found = scene.monitor.wait_until_distress()
-        assert found["state"] == "store unreachable"
-        assert found["lag"]["seconds"] == 0
-    wait_until(scene.monitor.is_well, RELIEF_SECONDS, "/health 200 again", interval=0.5)
-    known = scene.monitor.status()["writer"]["heartbeat_at"]
-    scene.monitor.wait_for(lambda status: status["writer"]["heartbeat_at"] > known)
-    scene.monitor.wait_for(lambda status: status["at"] > known and not status["troubles"])
-    assert scene.stream.terminate() == 0
-
-
 def test_a_writer_that_steps_back_answers_all_the_time(mysql: MysqlServer, stage: Stage) -> None:
     """It becomes a standby beside the other one; port and socket stay, /health is always 200."""
     with Commits(mysql):
@@ -265,27 +246,6 @@ def test_a_writer_that_steps_back_answers_all_the_time(mysql: MysqlServer, stage
 
 
 # What is no fault
-
-
-def test_an_idle_source_is_well(mysql: MysqlServer, stage: Stage) -> None:
-    """Nobody commits, for some heartbeats: idle, no lag, nothing is wrong."""
-    prepare(mysql)
-    commit(mysql, 3)
-    scene = stage(mysql, {"heartbeat-interval": 5})
-    monitor = scene.monitor
-    monitor.wait_for(lambda status: status["state"] == "idle")
-    seen = set()
-
-    def over() -> bool:
-        found = monitor.status()
-        assert (found["state"], found["lag"]["seconds"]) == ("idle", 0)
-        assert found["troubles"] == []
-        seen.add(found["writer"]["heartbeat_at"])
-        return len(seen) > 3
-
-    with Watching(monitor) as watching:
-        wait_until(over, 90, "some heartbeats", interval=0.5)
-    assert watching.never_ill() >= 3
 
 
 def many_binlogs(server: MysqlServer, count: int, megabytes: int) -> None:

@@ -174,40 +174,6 @@ def test_the_claim_of_a_killed_one_arrives_late(
                 assert all(f"/{line['writer']:06d}-" in path for path in late)
 
 
-def test_take_over_does_not_wait(
-    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """--take-over makes the second one the writer at once, once; the two do not fight.
-
-    The first one, which was started so too, stands by, and takes over again when that one stops.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def start(name: str) -> StreamProcess:
-            options = {"heartbeat-interval": BUSY if name == "b" else 1}
-            place = disk_tmp_path / name
-            return stack.enter_context(
-                StreamProcess(
-                    place, mysql, store, bucket, options=options, arguments=["--take-over"],
-                    timing=PATIENT_END,
-                )
-            )  # fmt: skip
-
-        a = start("a")
-        a.wait_for_event("new lineage")
-        b = start("b")
-        started(b)
-        assert not b.events("standing by")
-        stepped_back(a)
-        undisturbed(b, mysql, store, bucket, child_of(b))
-        assert b.terminate() == 0
-        a.wait_for_event("the other writer is gone", why="it has stopped")
-        wait_until(lambda: len(a.events("this process is the writer")) == 2, what="it writes again")
-        write_binlog(mysql, 1)
-        wait_until_proved(a, mysql, store, bucket)
-        assert a.terminate() == 0
-
-
 @pytest.mark.parametrize(("store", "held"), CELLS, indirect=["store"])
 def test_the_older_one_is_frozen_in_the_middle_of_a_request(
     mysql: MysqlServer, store: Store, disk_tmp_path: Path, held: str

@@ -47,6 +47,7 @@ from tests.integration.test_find import Finder, streamed
 from tests.memory_client import MemoryClient
 from tests.snapshots import Bucket
 from tests.waiting import PATIENCE, wait_until
+from tests.world.servers import last_gtid, uuid_of
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "mysql-9": {**MYSQL, **PLACES},
@@ -91,11 +92,7 @@ class Place:
         return self.last_gtid()
 
     def last_gtid(self) -> str:
-        if self.is_mariadb:
-            return str(self.server.query("SELECT @@gtid_binlog_pos")[0][0])
-        text = str(self.server.query("SELECT @@global.gtid_executed")[0][0])
-        uuid, _, numbers = text.replace("\n", "").partition(":")
-        return f"{uuid}:{numbers.rpartition('-')[2]}"
+        return last_gtid(self.server)
 
     def state(self, *tables: str) -> list[Any]:
         """Checksums and rows, with invisible columns."""
@@ -118,7 +115,7 @@ class Place:
         names = [name for name, _ in self.server.binlogs()]
         lineage = like(
             LINEAGE,
-            server_uuid=self.uuid,
+            server_uuid=uuid_of(self.server),
             flavour=self.server.binaries.flavour,
             server_version=self.server.binaries.version,
             first_binlog=BinlogName.parse(names[0]),
@@ -138,12 +135,6 @@ class Place:
         client = self.server.binaries.client
         subprocess.run([client, "--no-defaults", f"--socket={self.server.socket}", "-uroot"],
                        input=printed.encode(), check=True)  # fmt: skip
-
-    @property
-    def uuid(self) -> str:
-        if self.is_mariadb:
-            return "00000001-00000000"
-        return str(self.server.query("SELECT @@server_uuid")[0][0])
 
     def undo(self, *words: str, user: str = "root") -> Called:
         yes = [] if {"--dry-run"} & {*words} or any("--output" in w for w in words) else ["--yes"]
@@ -423,17 +414,6 @@ def test_several_transactions_are_undone_in_reverse_order(place: Place) -> None:
 
 
 @NEWEST
-def test_only_one_table_is_undone(place: Place) -> None:
-    """Of a transaction that changed others, too."""
-    place.begin(*K, "CREATE TABLE o (id INT PRIMARY KEY)", "INSERT INTO o VALUES (1)")
-    before = place.state("k")
-    gtid = place.transaction("DELETE FROM k", "DELETE FROM o")
-    place.undone(gtid, more=["--table=shop.k"])
-    assert place.state("k") == before
-    assert place.server.query("SELECT * FROM shop.o") == []
-
-
-@NEWEST
 def test_a_stretch_of_one_table_is_undone(place: Place) -> None:
     """What happened to other tables meanwhile does not matter, DDL of them included."""
     place.begin(*K, "CREATE TABLE o (id INT PRIMARY KEY)", "INSERT INTO o VALUES (1)")
@@ -612,27 +592,6 @@ def test_a_foreign_key_is_checked(place: Place) -> None:
     assert place.state("p", "c") == before
 
 
-@NEWEST
-@pytest.mark.parametrize(
-    ("later", "why"),
-    [
-        ("ALTER TABLE k MODIFY id INT AFTER a", "definition"),
-        ("ALTER TABLE k ADD COLUMN n INT", "definition"),
-        ("ALTER TABLE k ADD INDEX (b)", "definition"),
-        ("TRUNCATE TABLE k", "definition"),
-        ("DROP TABLE k", "no such table"),
-        ("ALTER TABLE k RENAME COLUMN a TO z", "definition"),
-        ("RENAME TABLE k TO l", "no such table"),
-    ],
-)
-def test_ddl_since_is_refused(place: Place, later: str, why: str) -> None:
-    """Two columns of one type that changed places would get each other's values."""
-    place.begin(*K)
-    gtid = place.transaction("UPDATE k SET b = 'y'")
-    place.server.query("USE shop", later)
-    place.refused(f"--gtid={gtid}", why=why)
-
-
 UNKNOWN = {
     "CREATE TABLE k (id INT, b VARCHAR(20))": "no primary key",
     "CREATE TABLE k (id INT NULL, b VARCHAR(20), UNIQUE (id))": "no primary key",
@@ -695,19 +654,6 @@ def test_servers_that_would_not_undo_exactly_are_refused(place: Place) -> None:
         finally:
             value = f"'{old}'" if isinstance(old, str) else old
             place.server.query(f"SET GLOBAL {name} = {value}")
-
-
-@NEWEST
-def test_names_of_tenants_are_data(place: Place) -> None:
-    """Quotes, percent signs and control characters in names reach SQL only as identifiers."""
-    name, column = "k`'; DROP TABLE x; -- %s {}", "c`'%s{t}"
-    quoted, own = name.replace("`", "``"), column.replace("`", "``")
-    place.begin(f"CREATE TABLE `{quoted}` (`{own}` INT PRIMARY KEY, b VARCHAR(20))",
-                f"INSERT INTO `{quoted}` VALUES (1, 'x'), (2, '\x1b[31m')")  # fmt: skip
-    before = place.server.query(f"SELECT * FROM shop.`{quoted}`")
-    gtid = place.transaction(f"UPDATE `{quoted}` SET b = 'y'")
-    place.undone(gtid)
-    assert place.server.query(f"SELECT * FROM shop.`{quoted}`") == before
 
 
 @NEWEST

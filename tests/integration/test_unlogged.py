@@ -16,7 +16,7 @@ import pytest
 
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.integration.site import FIRST, TABLE, Site, rows
@@ -72,10 +72,6 @@ def binaries(flavour: str, request: pytest.FixtureRequest) -> ServerBinaries:
     return found
 
 
-def kind_of(binaries: ServerBinaries) -> type[MysqlServer]:
-    return MariadbServer if binaries.flavour == "mariadb" else MysqlServer
-
-
 @pytest.fixture
 def site(
     binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
@@ -85,7 +81,7 @@ def site(
     options = [*RELAXED, f"--log-bin={logs}/mysql-bin"]
     if binaries.flavour == "mysql":
         options.append("--binlog-error-action=IGNORE_ERROR")
-    with kind_of(binaries)(binaries, disk_tmp_path / "source", options=options) as source:
+    with server_of(binaries, disk_tmp_path / "source", options=options) as source:
         source.query(*TABLE)
         yield Unlogged(source=source, minio=minio, bucket=bucket, folder=disk_tmp_path)
 
@@ -93,7 +89,7 @@ def site(
 @pytest.fixture
 def target(binaries: ServerBinaries, disk_tmp_path: Path) -> Iterator[MysqlServer]:
     place = disk_tmp_path / "target"
-    with kind_of(binaries)(binaries, place, server_id=2, options=RELAXED) as server:
+    with server_of(binaries, place, server_id=2, options=RELAXED) as server:
         yield server
 
 

@@ -129,14 +129,6 @@ def test_all_servers_of_a_domain_may_be_named() -> None:
     assert str(plan.before) == "0-2-6"
 
 
-def test_what_is_not_there_is_refused() -> None:
-    """A number between those that are there proves nothing."""
-    model = lived(AUDIT)
-    for state in ("0-2-5", "0-3-7", "0-1-400"):
-        with pytest.raises(RecoveryError, match="not in the archive"):
-            planned(model, state)
-
-
 def test_a_contradiction_names_both() -> None:
     """The GTID is of another place than the file and position of the same backup."""
     model = lived(AUDIT)

@@ -104,11 +104,6 @@ def late(had: Sequence[Real], upto: Sequence[Real]) -> list[Real]:
     return [real for real in upto[: max(last, 0)] if real not in had]
 
 
-def reused(model: Model) -> bool:
-    """Whether a GTID was given to two transactions."""
-    return bool(having(model.lost) & having(model.truth))
-
-
 @PLANS
 @given(model=histories(EVENTS), data=st.data())
 def test_a_gtid_is_reached_exactly(model: Model, data: st.DataObject) -> None:

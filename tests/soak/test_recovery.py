@@ -2,9 +2,7 @@
 
 import os
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,12 @@ from bench.processes import children, peak_bytes
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
+from tests.beside import Beside
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.world.archive import wait_durable
 from tests.world.commands import Recovery, read_only
-from tests.world.servers import RELAXED, ImageServer, differences, dump_of, restored, state_of
+from tests.world.servers import RELAXED, differences, dump_of, of_image, restored, state_of
 
 MIB = 1 << 20
 SIZE = int(float(os.environ.get("RECOVERY_GB", "2")) * 1_000_000_000)
@@ -30,28 +29,18 @@ ROOM = ("--innodb-redo-log-capacity=1G", "--max-binlog-size=200M", "--max-allowe
 pytestmark = pytest.mark.soak
 
 
-class Watch:
+class Watch(Beside):
     """The most that a process and its children took, and that grew in a directory."""
 
     def __init__(self, pid: int, directory: Path, datadir: Path) -> None:
+        super().__init__()
         self._pid = pid
         self._directory = directory
         self._datadir = datadir
-        self._over = threading.Event()
         self.memory = self.disk = self.written = self.relay_logs = self.samples = 0
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._look)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join(60)
-
-    def _look(self) -> None:
-        while not self._over.wait(0.05):
+    def run(self) -> None:
+        while not self.over.wait(0.05):
             with suppress(OSError):  # a process that ends, a file that goes
                 family = [self._pid, *children(self._pid)]
                 self.memory = max(self.memory, sum(map(peak_bytes, family)))
@@ -96,14 +85,14 @@ def test_a_large_archive(
     beside = disk_tmp_path / "beside"
     beside.mkdir()
     places = {name: str(beside) for name in ("TMPDIR", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")}
-    server = ImageServer(mysql_binaries, disk_tmp_path / "target", image, 9, password)
+    server = of_image(mysql_binaries, disk_tmp_path / "target", image, 9, password)
     server.options = (*server.options, *ROOM)
     with (
         server,
         recovery.started(server, "--yes", "--latest", environment=places) as process,
     ):
         watch = Watch(process.pid, beside, server.datadir)
-        with watch.watching():
+        with watch:
             assert process.wait(3600) == 0
         assert differences(state_of(server), wanted) == []
     said = f"memory {watch.memory >> 20} MiB, disk {watch.disk} B"

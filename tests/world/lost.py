@@ -36,7 +36,6 @@ from tests.world.archive import wait_durable
 from tests.world.happened import Happened, apply_all, apply_until, history_of
 from tests.world.servers import (
     RELAXED,
-    ImageServer,
     State,
     dump_of,
     executed,
@@ -44,6 +43,7 @@ from tests.world.servers import (
     follow,
     forget,
     has,
+    of_image,
     replica_status,
     restored,
     state_of,
@@ -119,7 +119,7 @@ class World:
 
     def restored(self, binaries: ServerBinaries, directory: Path, server_id: int) -> MysqlServer:
         """A server that begins with the dump, not started."""
-        return ImageServer(binaries, directory, self.image, server_id, self.password)
+        return of_image(binaries, directory, self.image, server_id, self.password)
 
     @contextmanager
     def store(self, minio: Path) -> Iterator[MinioServer]:
@@ -336,7 +336,7 @@ def build(
         open_binlog = replica.binlogs()[-1][0]
         with MysqlServer(binaries, folder / "r", server_id=3, options=RELAXED) as fresh:
             restored(fresh, folder / "dump.sql", folder / "image")
-        witness = ImageServer(binaries, folder / "w", folder / "image", 4, source.password)
+        witness = of_image(binaries, folder / "w", folder / "image", 4, source.password)
         stack.enter_context(witness)
         fetch_all(witness, replica)
         replica.kill()
@@ -350,7 +350,7 @@ def build(
         targets = Chooser(history, base, opened, chance).fifty(lineages)
         targets = ten_of(targets) if small else targets
         states = _states(witness, history, of_replica, base, targets)
-        other = ImageServer(binaries, folder / "w2", folder / "image", 5, source.password)
+        other = of_image(binaries, folder / "w2", folder / "image", 5, source.password)
         if skipping := [one for one in targets if one.skipped]:
             states |= _states_without(other, witness, history, skipping)
         store.kill()

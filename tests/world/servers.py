@@ -15,13 +15,12 @@ import pymysql
 
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MariadbServer, MysqlServer, server_of
 from tests.waiting import wait_until
 
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
 PREFIX = "mysql-bin."
 OWN = ("mysql", "information_schema", "performance_schema", "sys")
-GTID_MODES = ("ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF")
 FLAG = 21
 State = dict[str, Any]
 """What a server holds: its GTIDs, its accounts, and of each table checksum and definition."""
@@ -92,16 +91,6 @@ def clear(server: MysqlServer) -> None:
     reset(server, f"SET GLOBAL max_allowed_packet = {1 << 30}")
 
 
-def gtids_off(server: MysqlServer) -> None:
-    """To gtid_mode OFF, step by step."""
-    server.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in GTID_MODES[1:]))
-
-
-def gtids_on(server: MysqlServer) -> None:
-    """Back to gtid_mode ON."""
-    server.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in GTID_MODES[-2::-1]))
-
-
 # who and where it is
 
 
@@ -116,6 +105,12 @@ def executed(server: MysqlServer, of_mariadb: str = "gtid_binlog_pos") -> str:
     """All GTIDs that it has executed, by this variable of a MariaDB; "" without GTIDs."""
     name = of_mariadb if is_mariadb(server) else "gtid_executed"
     return str(server.query(f"SELECT @@global.{name}")[0][0]).replace("\n", "")
+
+
+def last_gtid(server: MysqlServer) -> str:
+    """The newest of a server whose transactions are all its own, in one domain."""
+    uuid, _, numbers = executed(server).partition(":")
+    return f"{uuid}:{re.split('[-:]', numbers)[-1]}" if numbers else uuid
 
 
 def has(server: MysqlServer, gtids: str) -> bool:
@@ -339,17 +334,25 @@ class _FromImage(MysqlServer):
         """They came with the data."""
 
 
-class ImageServer(_FromImage):
-    """A MySQL."""
-
-
-class MariadbImageServer(_FromImage, MariadbServer):
+class _MariadbFromImage(_FromImage, MariadbServer):
     """A MariaDB."""
+
+
+def of_image(
+    binaries: ServerBinaries,
+    directory: Path,
+    image: Path,
+    server_id: int,
+    password: str,
+    **settings: bool,
+) -> MysqlServer:
+    """A server of an image; `gtid`, and `own_uuid`: not that of the image."""
+    kind = _MariadbFromImage if binaries.flavour == "mariadb" else _FromImage
+    return kind(binaries, directory, image, server_id, password, **settings)
 
 
 @contextmanager
 def two(
-    kind: type[MysqlServer],
     binaries: ServerBinaries,
     options: Sequence[str] = RELAXED,
     *,
@@ -360,7 +363,7 @@ def two(
     with ExitStack() as stack:
         first, second = (
             stack.enter_context(
-                kind(
+                server_of(
                     binaries,
                     stack.enter_context(temporary_directory()),
                     server_id=number,

@@ -199,9 +199,9 @@ class Scene:
 
 @contextlib.contextmanager
 def scene_of(
-    kind: type[MysqlServer], binaries: ServerBinaries, minio: MinioServer, bucket: str, place: Path
+    binaries: ServerBinaries, minio: MinioServer, bucket: str, place: Path
 ) -> Iterator[Scene]:
-    with two(kind, binaries) as (source, target):
+    with two(binaries) as (source, target):
         source.query(*TABLE)
         scene = Scene(Pair(source, target), minio, bucket, place)
         with scene.ends:

@@ -428,7 +428,10 @@ def write_definitions(server: MysqlServer, rounds: int = 60) -> None:
 
 
 def write_large(server: MysqlServer) -> None:
-    """Rows of 300,000 bytes, and one transaction of LARGE_BYTES, without checksums."""
+    """Rows of 300,000 bytes, and one transaction of LARGE_BYTES, without checksums.
+
+    And one of events that are larger than a packet's 16 MiB, or just as large.
+    """
     server.query(
         "SET GLOBAL binlog_checksum = NONE",
         "CREATE DATABASE shop",
@@ -437,6 +440,11 @@ def write_large(server: MysqlServer) -> None:
         "FLUSH BINARY LOGS",
         "INSERT INTO shop.a (b) SELECT b FROM shop.a",
         *("INSERT INTO shop.a (b) VALUES (REPEAT('y', 300000))" for _ in range(12)),
+        "SET SESSION binlog_format = ROW",
+        "BEGIN",
+        f"INSERT INTO shop.a (b) VALUES (REPEAT('x', {40 << 20}))",
+        f"INSERT INTO shop.a (b) VALUES (REPEAT('y', {(1 << 24) - 100}))",
+        "COMMIT",
         "SET GLOBAL binlog_checksum = CRC32",
     )
 

@@ -4,6 +4,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -153,6 +154,7 @@ def test_a_thread_that_cannot_be_started_ends_one_connection() -> None:
             threading.stack_size(before)
         assert opened(ends, source).log_in()[:1] == b"\0"
         assert source.refused["connections"] == 1
+        assert source.failure is None
 
 
 def test_who_does_not_log_in_takes_no_place_from_who_does() -> None:
@@ -178,6 +180,16 @@ def test_the_address_with_most_logins_loses_one() -> None:
         wait_until(lambda: sum(one.is_open() for one in flood) <= 3, what="the oldest were ended")
         answer = native_answer(b"a secret", nonce)
         assert lonely.say(login(answer, user=b"one", plugin=NATIVE))[:1] == b"\0"
+
+
+def test_a_wrong_password_is_answered_late() -> None:
+    """Later after each one from an address; and counted."""
+    with source_of() as source, ExitStack() as ends:
+        began = time.monotonic()
+        for number in (1, 2):
+            assert code(opened(ends, source).log_in(password=b"wrong")) == 1045
+            assert source.refused["password"] == number
+        assert time.monotonic() - began >= 1.4
 
 
 def test_a_login_that_was_ended_waits_no_longer_for_its_refusal() -> None:

@@ -17,7 +17,6 @@ from tests.login import ROOT
 from tests.unit.binlog.test_content import table_map
 from tests.unit.binlog.test_undo import WRITE, event, image, taken
 
-Answer = Callable[[], list[dict[str, Any]]]
 COLUMNS = [
     Column(name=name, type="int", nullable=True, generated=False, same="{t} <=> {s}")
     for name in ("id", "b")
