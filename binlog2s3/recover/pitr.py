@@ -5,7 +5,7 @@ exits with 0 only if the target has what the plan says.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -74,7 +74,7 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
-from binlog2s3.workers import Workers
+from binlog2s3.workers import Advance, Workers
 
 
 def run(config: PitrConfig, outside: Outside = OUTSIDE) -> int:
@@ -246,7 +246,7 @@ class _Recovery:
 
     # What there is
 
-    def _snapshot(self, advance: Callable[[int, int], None]) -> Snapshot:
+    def _snapshot(self, advance: Advance) -> Snapshot:
         s3 = self._config.s3
         snapshot = snapshot_of(self._catalog, Workers(s3.threads), url(s3), advance=advance)
         self._warnings += [f"{error}; its lineage is left out" for error in snapshot.unreadable]
