@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from binlog2s3.output import Plain, clean, is_terminal
+from binlog2s3.workers import Advance
 
 LINE_SECONDS = 10.0
 _DRAW_SECONDS = 0.1
@@ -89,7 +90,7 @@ class ProgressDisplay:
 
 
 @contextmanager
-def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress_of(what: str) -> Iterator[Advance]:
     """A progress bar on standard error for many steps, if that is a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not is_terminal(sys.stderr)) as bar:

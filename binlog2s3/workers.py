@@ -17,8 +17,14 @@ from typing import Any, TypeVar
 
 from binlog2s3.errors import StoreError
 
+Advance = Callable[[int, int], None]
+"""Called as work is done: how much is, of how much."""
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+def unseen(_done: int, _total: int) -> None:
+    """The `Advance` of a work that nobody looks at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner, Transaction
 from binlog2s3.errors import ObjectMissingError
 from binlog2s3.recover.model import Checked, PlanPiece
-from binlog2s3.recover.snapshot import Advance, Snapshot
-from binlog2s3.workers import Workers
+from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.workers import Advance, Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, like, turn_of
 from tests.memory_store import MemoryStore

@@ -27,10 +27,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.s3 import Store
-from binlog2s3.workers import Workers
+from binlog2s3.workers import Advance, Workers, unseen
 
-Advance = Callable[[int, int], None]
-"""Called as entries arrive: how many of how many."""
 ReadEntries = Callable[[Sequence[Binlog], int], Iterator[Binlog | ArchiveError]]
 """Binlogs with their entries; the number is of those that are known already."""
 
@@ -75,7 +73,7 @@ class Listing:
 
 
 def gather(
-    store: Store, config: ListConfig, workers: Workers, advance: Advance = lambda _, __: None
+    store: Store, config: ListConfig, workers: Workers, advance: Advance = unseen
 ) -> Listing:
     """List every source that is asked for. Raises ArchiveError if there is nothing."""
     target = url(config.s3)

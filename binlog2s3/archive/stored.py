@@ -5,7 +5,7 @@ the backup's document. What is passed on, all together, has the size and the che
 backup program wrote; otherwise the end is an ArchiveError. At most two parts are in memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
@@ -19,6 +19,7 @@ from binlog2s3.binlog.checksum import crc64_of_both, crc64nvme
 from binlog2s3.binlog.compression import unzstd
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.contract import Store
+from binlog2s3.workers import Advance, unseen
 
 PART_SIZE = 8 << 20
 """Of the first 1,000 parts of an object; see `Grid`."""
@@ -128,7 +129,7 @@ def read_stored(
     layout: Layout,
     id_: str,
     stored: Stored,
-    advance: Callable[[int, int], object] = lambda _done, _total: None,
+    advance: Advance = unseen,
 ) -> Iterator[bytes]:
     """The stream as the backup program wrote it, checked, in pieces of at most a part.
 
@@ -151,7 +152,7 @@ def read_stored(
 
 
 def _parts(
-    store: Store, layout: Layout, id_: str, stored: Stored, advance: Callable[[int, int], object]
+    store: Store, layout: Layout, id_: str, stored: Stored, advance: Advance
 ) -> Iterator[bytes]:
     """The bytes of all objects, a part at a time, each checked; the next one is read meanwhile."""
     wanted = [

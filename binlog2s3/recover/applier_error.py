@@ -29,15 +29,6 @@ _IN_A_TRANSACTION = ("Error '", "Could not execute ", "Error executing row event
 """How MariaDB's messages begin if executing an event failed, and not something around it."""
 
 
-def place_of(name: str, offset: int) -> BinlogPosition | None:
-    """The position that a binlog's name at the target and an offset mean; None if it has none."""
-    lineage, _, binlog = name.partition(".")
-    try:
-        return BinlogPosition(lineage=lineage, binlog=BinlogName.parse(binlog), offset=offset)
-    except ValueError:
-        return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplierFailure:
     """What stopped the applier: the server's message, and what it says of the transaction.
@@ -62,7 +53,7 @@ def of_mysql(code: int, text: str) -> ApplierFailure:
         code=code,
         text=rest.text,
         gtid=found[1] if _GTID.fullmatch(found[1]) else None,
-        place=place_of(found[2], int(found[3])) or rest.place,
+        place=BinlogPosition.served(found[2], int(found[3])) or rest.place,
     )
 
 
@@ -78,12 +69,12 @@ def _of_event(code: int, text: str) -> ApplierFailure:
         code=code,
         text=_SOURCE_LOG.sub(_readable, said),
         gtid=None,
-        place=place_of(found[1], int(found[2])) if found else None,
+        place=BinlogPosition.served(found[1], int(found[2])) if found else None,
     )
 
 
 def _readable(match: re.Match[str]) -> str:
-    place = place_of(match[1], int(match[2]))
+    place = BinlogPosition.served(match[1], int(match[2]))
     return match[0] if place is None else str(place)
 
 

@@ -11,7 +11,7 @@ that cannot be read, or does not say where the backup ends, is a `RecoveryError`
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, cast
@@ -36,6 +36,7 @@ from binlog2s3.recover.backup_format import (
 from binlog2s3.recover.dump_content import DumpContent, DumpReader
 from binlog2s3.recover.dump_header import parse_dump
 from binlog2s3.recover.model import Base, Start
+from binlog2s3.workers import Advance, unseen
 
 __all__ = ["LIMIT", "TAIL", "BackupPoint", "Tool", "read_backup"]
 
@@ -170,9 +171,7 @@ def read_backup(path: Path) -> BackupPoint:
     return _shell(path) if path.name == SHELL else _read_file(path)
 
 
-def examined(
-    path: Path, advance: Callable[[int, int], None] = lambda _done, _total: None
-) -> tuple[BackupPoint, DumpContent | None]:
+def examined(path: Path, advance: Advance = unseen) -> tuple[BackupPoint, DumpContent | None]:
     """Where the base backup at `path` ends, and all that is wrong with it; what a dump in SQL has.
 
     All of a dump is read, in blocks; of other backups, what `read_backup` reads. `advance` gets the

@@ -8,7 +8,7 @@ Law: a backup counts as checked only if something was compared, and the words sa
 dump are only ever compared and quoted.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -23,6 +23,7 @@ from binlog2s3.recover.dump_content import SYSTEM, DumpContent
 from binlog2s3.server.connection import Server
 from binlog2s3.server.sql import quoted, text_of
 from binlog2s3.server.version import ServerVersion
+from binlog2s3.workers import Advance, unseen
 
 ACCEPT = (
     "restore another base backup; --accept-backup goes on all the same: the data that it does not "
@@ -77,7 +78,7 @@ def by_dump(
     server: Server,
     path: Path,
     only_tables: Collection[tuple[str, str]] = (),
-    advance: Callable[[int, int], None] = lambda _done, _total: None,
+    advance: Advance = unseen,
     *,
     accepts: bool = False,
 ) -> BaseCheck:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
+from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, Plan
 from binlog2s3.recover.target import CHANNEL, TargetFacts
@@ -87,7 +87,7 @@ class State:
     @property
     def place(self) -> BinlogPosition | None:
         """The recorded position, in the history."""
-        return place_of(self.log, self.offset)
+        return BinlogPosition.served(self.log, self.offset)
 
 
 class Channel(ABC):
@@ -301,7 +301,7 @@ class MysqlChannel(Channel):
             values.append(listen.certificate.ca)
         if begin is not None:
             where = says.by_place
-            values += [f"{begin.lineage}.{begin.binlog}", begin.offset]
+            values += [begin.served_name, begin.offset]
         self._rows(f"{says.change}{verified}{where}", tuple(values))
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
@@ -336,7 +336,7 @@ class MysqlChannel(Channel):
             "WHERE Channel_name = %s",
             (CHANNEL, CHANNEL),
         )
-        found += [place_of(text_of(row["name"]), int(row["at"])) for row in rows]
+        found += [BinlogPosition.served(text_of(row["name"]), int(row["at"])) for row in rows]
         places = [one for one in found if one is not None]
         legs = {lineage: number for number, lineage in enumerate(order)}
         # a lineage that is not known comes last: no plan begins there

@@ -16,7 +16,6 @@ from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import some
 from binlog2s3.recover import target
-from binlog2s3.recover.applier_error import place_of
 from binlog2s3.recover.channel import channel_of, left_over, settle
 from binlog2s3.recover.model import BinlogPosition, Plan, Start
 from binlog2s3.recover.notes import Note, Notes, by_gtids
@@ -234,10 +233,10 @@ class Standing:
 
 def _text(place: BinlogPosition) -> str:
     """A position, for a note."""
-    return f"{place.lineage}.{place}"
+    return f"{place.served_name}:{place.offset}"
 
 
 def _place(text: str) -> BinlogPosition | None:
     """The position that a note names; None if it names none."""
     name, _, offset = text.rpartition(":")
-    return place_of(name, int(offset)) if offset.isdigit() else None
+    return BinlogPosition.served(name, int(offset)) if offset.isdigit() else None

@@ -6,7 +6,7 @@ To carry it out, nothing more has to be decided, and at the end the result can b
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, Self, TypeAlias, TypeVar
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.facts import Facts
@@ -234,6 +234,20 @@ class BinlogPosition:
         """For comparison within a lineage."""
         return FilePosition(self.binlog, self.offset)
 
+    @property
+    def served_name(self) -> str:
+        """The name of its binlog at the target; different for each lineage."""
+        return f"{self.lineage}.{self.binlog}"
+
+    @classmethod
+    def served(cls, name: str, offset: int) -> Self | None:
+        """The position that a binlog's name at the target and an offset mean; None if none."""
+        lineage, _, binlog = name.partition(".")
+        try:
+            return cls(lineage=lineage, binlog=BinlogName.parse(binlog), offset=offset)
+        except ValueError:
+            return None
+
     def __str__(self) -> str:
         return str(self.place)
 
@@ -258,7 +272,8 @@ class PlanPiece:
     @property
     def served_name(self) -> str:
         """The name of its binlog at the target, different for each piece."""
-        return f"{self.lineage}.{self.binlog}"
+        at = BinlogPosition(lineage=self.lineage, binlog=self.binlog, offset=self.begin)
+        return at.served_name
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.history import Leg, Line, is_within, line_of
-from binlog2s3.binlog.executed import Executed, executed, gathered
+from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -33,7 +33,7 @@ from binlog2s3.formatting import count_text, gtids_text, moment_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, BucketHistory, Start
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
-from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
+from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids, gtids_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,17 +156,10 @@ def _has_at(
         return False
     if not history.is_boundary(lineage.id, name, offset):
         return False
-    added = _added_before(history, lineage, name, offset)
-    if isinstance(gtids, MariadbGtidList) and isinstance(added, MariadbGtidList):
-        itself = history.gtid_list(lineage.id, name)
-        return isinstance(itself, MariadbGtidList) and is_state(gtids, itself.then(added))
-    return executed(before).plus(added).gtids == gtids
-
-
-def _added_before(history: BucketHistory, lineage: Lineage, name: BinlogName, offset: int) -> Gtids:
-    """The GTIDs of the transactions of a binlog that come before a place."""
-    inside = history.transactions(lineage.id, name, 0, offset)
-    return gathered((one.gtid for one in inside if one.gtid is not None), lineage.flavour)
+    there = gtids_at(history, lineage.id, name, offset)
+    if isinstance(gtids, MariadbGtidList) and isinstance(there, MariadbGtidList):
+        return is_state(gtids, there)
+    return there == gtids
 
 
 def refuse_other_place(base: Base, history: BucketHistory) -> None:
@@ -189,11 +182,9 @@ def refuse_other_place(base: Base, history: BucketHistory) -> None:
                 continue
             if not history.is_boundary(lineage.id, name, offset):
                 continue
-            added = _added_before(history, lineage, name, offset)
-            if not added:
+            had = gtids_at(history, lineage.id, name, offset)
+            if had == before or not isinstance(had, GtidSet):
                 continue
-            had = executed(before).plus(added).gtids
-            assert isinstance(had, GtidSet)  # noqa: S101 - as `before`
             words = [
                 f"{verb} {gtids_text(gtids)}"
                 for verb, gtids in (
@@ -285,7 +276,7 @@ def _at_its_place(search: Search, gtids: RouteGtids, have: MariadbGtidList) -> R
             continue
         if (found := gtids.executed_at(have, Spot(number, offset))) is not None:
             return found
-        there = gtids.state_at(number, offset)
+        there = gtids.at(number, offset)
         other = f"{name}:{offset} of {lineage} is behind {there or 'no GTIDs'}"
     if other:
         raise search.refused(

@@ -81,9 +81,7 @@ class PieceBuilder:
         if self._have is not None:
             yield self._have
         if self._flavour == "mysql":
-            before = (
-                self._gtids.before(start.number, start.offset) if number > start.number else None
-            )
+            before = self._gtids.at(*start) if number > start.number else None
             for gtids in (self.applied, before):
                 if isinstance(gtids, GtidSet) and gtids:
                     yield MysqlPart(gtids)

@@ -5,7 +5,7 @@ exits with 0 only if the target has what the plan says.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,8 +17,7 @@ from binlog2s3.archive.codec import printed
 from binlog2s3.archive.drills import last_of, latest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.binlog.executed import gathered
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
@@ -65,7 +64,7 @@ from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
 from binlog2s3.recover.replicate import Work
-from binlog2s3.recover.route import history_flavour
+from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.recover.target import TargetFacts
@@ -75,7 +74,7 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
-from binlog2s3.workers import Workers
+from binlog2s3.workers import Advance, Workers
 
 
 def run(config: PitrConfig, outside: Outside = OUTSIDE) -> int:
@@ -247,7 +246,7 @@ class _Recovery:
 
     # What there is
 
-    def _snapshot(self, advance: Callable[[int, int], None]) -> Snapshot:
+    def _snapshot(self, advance: Advance) -> Snapshot:
         s3 = self._config.s3
         snapshot = snapshot_of(self._catalog, Workers(s3.threads), url(s3), advance=advance)
         self._warnings += [f"{error}; its lineage is left out" for error in snapshot.unreadable]
@@ -638,7 +637,7 @@ def _state_before(plan: Plan, snapshot: Snapshot) -> MariadbGtidList | None:
     if plan.flavour != "mariadb" or not plan.pieces:
         return None
     before = _gtids_before(plan, snapshot)
-    return before if isinstance(before, MariadbGtidList) else None
+    return before if isinstance(before, MariadbGtidList) else MariadbGtidList()
 
 
 def _gtids_before(plan: Plan, snapshot: Snapshot) -> Gtids | None:
@@ -649,15 +648,7 @@ def _gtids_before(plan: Plan, snapshot: Snapshot) -> Gtids | None:
     if plan.before is not None or not plan.pieces:
         return plan.before
     begin = plan.begin
-    before = snapshot.gtid_list(begin.lineage, begin.binlog)
-    earlier = snapshot.transactions(begin.lineage, begin.binlog, 0, begin.offset)
-    gtids = (one.gtid for one in earlier if one.gtid is not None and one.end <= begin.offset)
-    if plan.flavour == "mysql":
-        return joined(before, gathered(gtids, "mysql"))
-    state = before if isinstance(before, MariadbGtidList) else MariadbGtidList()
-    for one in gtids:
-        state = state.then(MariadbGtidList.parse(one))
-    return state
+    return gtids_at(snapshot, begin.lineage, begin.binlog, begin.offset)
 
 
 def _not_executed(have: Gtids | None, base: Base) -> Iterator[str]:

@@ -291,7 +291,7 @@ class _Planner:
             return
         if have is None or isinstance(have.gtids, MariadbGtidList):
             return
-        before = self._gtids.before(start.number, start.offset)
+        before = self._gtids.at(*start)
         if before is None:
             return
         missing = executed(before).beyond(have.gtids)

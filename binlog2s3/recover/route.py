@@ -421,6 +421,20 @@ class _Gathered:
         return gathered((one.gtid for one in transactions if one.gtid), self.flavour)
 
 
+def gtids_at(history: BucketHistory, lineage: str, name: BinlogName, offset: int) -> Gtids | None:
+    """All GTIDs executed before an offset of a binlog; None if it does not say what came before.
+
+    Of MariaDB a state, with the newest of each domain.
+    """
+    before = history.known(lineage, name).gtids_before
+    if before is None:
+        return None
+    if isinstance(before, GtidSet):
+        return joined(before, history.searched(lineage, name, 0, offset, _Gathered("mysql")))
+    added = history.searched(lineage, name, 0, offset, _Gathered("mariadb"))
+    return joined(history.gtid_list(lineage, name), added)
+
+
 class RouteGtids:
     """Which GTIDs the stretches of a route add, and where a GTID set ends on the route."""
 
@@ -441,12 +455,11 @@ class RouteGtids:
         """The GTIDs that a stretch adds before an offset, found by reading it."""
         return self._route.searched(number, _Gathered(self._route.flavour), 0, offset)
 
-    def before(self, number: int, offset: int) -> Gtids | None:
-        """All GTIDs executed before an offset of a stretch; None if the stretch does not say."""
-        before = self._route.known(number).gtids_before
-        if before is None or offset <= self._route.begin(number):
-            return before
-        return either(before, self.added_before(number, offset))
+    def at(self, number: int, offset: int) -> Gtids | None:
+        """See `gtids_at`."""
+        route = self._route
+        name = route.stretches[number].name
+        return gtids_at(route.history, route.lineage(number), name, offset)
 
     def from_stretch(self, number: int) -> Gtids | None:
         """All GTIDs executed before this stretch, with those that it and all later ones add.
@@ -495,20 +508,12 @@ class RouteGtids:
 
     def executed_at(self, gtids: MariadbGtidList, place: Spot) -> "RouteExecuted | None":
         """The same if the state is that at this stretch and offset; None if it is not."""
-        there, added = self.state_at(*place), self._route.added_gtids()
-        if there is None:
+        there, added = self.at(*place), self._route.added_gtids()
+        if not isinstance(there, MariadbGtidList):
             return None
         domains = {domain for one in added if one.added for domain in one.added.domains()}
         places = places_at(gtids, there, place, domains=domains)
         return _executed(places) if places is not None else None
-
-    def state_at(self, number: int, offset: int) -> MariadbGtidList | None:
-        """What a MariaDB had executed at an offset of a stretch, with the newest of each domain."""
-        before = self._route.gtid_list(number)
-        added = self.added_before(number, offset)
-        if before is None or not isinstance(added, MariadbGtidList):
-            return None
-        return before.then(added)
 
     def _first_covered(self, have: GtidSet) -> int | None:
         """The last stretch before which nothing came that is not in `have`; None if none.
@@ -536,7 +541,7 @@ class RouteGtids:
             return parse(cut.gtid_set, "mysql") <= have
         if cut.binlog != self._route.stretches[number].name:
             return False
-        return self.before(number, self._route.size(number)) == empty("mysql")
+        return self.at(number, self._route.size(number)) == empty("mysql")
 
     def _is_covered(self, number: int, have: GtidSet) -> bool:
         before = self._route.known(number).gtids_before

@@ -33,11 +33,9 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
 from binlog2s3.recover.model import Search
-from binlog2s3.workers import Workers
+from binlog2s3.workers import Advance, Workers, unseen
 
 Result = TypeVar("Result")
-Advance = Callable[[int, int], None]
-"""Called as entries arrive: how many have, of how many."""
 
 ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Facts]
 """See `one_binlog.known_by_reading`."""
@@ -136,7 +134,7 @@ class _EntryReader:
 
 
 def snapshot_of(
-    catalog: Catalog, workers: Workers, target: str, *, advance: Advance = lambda _, __: None
+    catalog: Catalog, workers: Workers, target: str, *, advance: Advance = unseen
 ) -> "Snapshot":
     """What a bucket has of a source. Raises ArchiveError if it is nothing; `target`: its URL."""
     snapshot = Snapshot(catalog, workers, advance=advance)
@@ -159,7 +157,7 @@ class Snapshot:
         catalog: Catalog,
         workers: Workers,
         *,
-        advance: Advance = lambda _, __: None,
+        advance: Advance = unseen,
         span: int = SPAN,
         read: ReadBinlog = one_binlog.known_by_reading,
         search: SearchBinlog = lambda _, read: read(),

@@ -7,12 +7,13 @@ cannot disagree about what can be recovered, because the same functions say it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from binlog2s3.archive.backups import look_up
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, latest
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.listing import Advance, LineageListing, gather
+from binlog2s3.archive.listing import LineageListing, gather
 from binlog2s3.archive.sources import nothing_of
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.config.report import ReportConfig
@@ -24,7 +25,7 @@ from binlog2s3.status.expected import NOTHING_EXPECTED, read_expected
 from binlog2s3.status.from_bucket import look, look_all, unread
 from binlog2s3.status.model import Status, urgency
 from binlog2s3.store.contract import Store
-from binlog2s3.workers import Workers
+from binlog2s3.workers import Advance, Workers, unseen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,49 +44,41 @@ def look_at(
     config: ReportConfig,
     workers: Workers,
     now: datetime,
-    advance: Advance = lambda _, __: None,
+    advance: Advance = unseen,
 ) -> list[Looked]:
     """The named source, or all of them, the worst first.
 
     Of many sources, one that cannot be read is `unknown`. Raises StoreError, ArchiveError if there
     is nothing to show, and ConfigError for the file of --expect.
     """
+    one = partial(_one, store, config, workers, now, advance)
     if config.source is not None:
-        return [_one(store, config, config.source, workers, now, advance)]
+        return [one(config.source)]
     expected = read_expected(config.expect) if config.expect else NOTHING_EXPECTED
     prefix, target = config.s3.prefix, url(config.s3)
     glances = look_all(store, prefix, target, workers, now=now, expect=expected)
     if not glances:
         raise nothing_of(store, prefix, None, target)
-    found = [_each(store, config, glance, workers, now, advance) for glance in glances]
-    return sorted(found, key=lambda one: urgency(one.status))
-
-
-def _each(
-    store: Store,
-    config: ReportConfig,
-    glance: Status,
-    workers: Workers,
-    now: datetime,
-    advance: Advance,
-) -> Looked:
-    """One of many; those that are ignored, or not there, are not looked at."""
-    is_absent = any(trouble.code == "missing" for trouble in glance.troubles)
-    if glance.ignored or is_absent:
-        return Looked(status=glance)
-    try:
-        return _one(store, config, glance.source, workers, now, advance)
-    except (StoreError, ArchiveError) as error:
-        return Looked(status=unread(glance.source, glance.target, now, error))
+    found = []
+    for glance in glances:
+        is_absent = any(trouble.code == "missing" for trouble in glance.troubles)
+        if glance.ignored or is_absent:  # not looked at
+            found.append(Looked(status=glance))
+            continue
+        try:
+            found.append(one(glance.source))
+        except (StoreError, ArchiveError) as error:
+            found.append(Looked(status=unread(glance.source, glance.target, now, error)))
+    return sorted(found, key=lambda looked: urgency(looked.status))
 
 
 def _one(
     store: Store,
     config: ReportConfig,
-    source: str,
     workers: Workers,
     now: datetime,
     advance: Advance,
+    source: str,
 ) -> Looked:
     prefix = config.s3.prefix
     status = look(store, prefix, source, url(config.s3), now=now)

@@ -37,7 +37,7 @@ from binlog2s3.recover.model import (
 from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import goal_of
-from binlog2s3.recover.snapshot import Advance, Snapshot, snapshot_of
+from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.recover.view import proof_lines
 from binlog2s3.restore import by_stream, identity
@@ -61,7 +61,7 @@ from binlog2s3.restore.scratch import (
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.server.versioned import versioned_tables
-from binlog2s3.workers import Workers
+from binlog2s3.workers import Advance, Workers
 
 _STREAM = "its stream in the bucket"
 _OURS = {option.name for option in RESTORE.options}
