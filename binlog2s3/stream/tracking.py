@@ -252,7 +252,7 @@ class Tracking:
         if position.uuid != self.server_uuid:
             return
         self._writer.told_time(position.asked_at)
-        if coverage is not None:
+        if coverage is not None and coverage.lineage.server_uuid == position.uuid:
             coverage.seen(position)
         unlogged = self.unlogged
         if unlogged is not None and unlogged.last is None:
