@@ -294,9 +294,12 @@ class Loop:
                 return
 
     def _reached(self) -> FilePosition | None:
-        """How far the source was read; between two runs, how far by the last one."""
-        last = self._tracking.last
-        return self._runs.reached() or (last.end if last is not None else None)
+        """How far the source is known: as far as it was read, or more of it is durable."""
+        last, coverage = self._tracking.last, self._tracking.coverage
+        read = self._runs.reached() or (last.end if last is not None else None)
+        durable = coverage.durable if coverage is not None else None
+        places = [read, durable.place if durable is not None else None]
+        return max((place for place in places if place is not None), default=None)
 
     def _look(self) -> float:
         """Let the watch look, and `Tracking` know what it sees. Called by the thread `watch`."""

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3.archive.backup_runs import runs_of
@@ -328,6 +329,8 @@ class Reporter:
         covered: datetime | None,
     ) -> Lag:
         at, coverage, timing = source_state.position, self._tracking.coverage, self._config.timing
+        if at is not None and coverage is not None and at.uuid != coverage.lineage.server_uuid:
+            at = None  # the watch has not asked this server yet
         answer_age = (
             now - source_state.position_at
             if at is not None and source_state.error is None
@@ -345,7 +348,7 @@ class Reporter:
             and here >= at.place
             and oldest is None
             and not self._tracking.is_behind
-            and (coverage is None or coverage.contradictions == 0)
+            and not source_state.behind
         )
         seconds = lag_seconds(
             answer_age=answer_age,
@@ -357,7 +360,7 @@ class Reporter:
         unheard = answer_age is None or answer_age > timing.fresh_seconds
         if unheard or at is None or coverage is None:
             return Lag(seconds=seconds)
-        if coverage.contradictions > 1:
+        if source_state.behind > 1:
             return Lag(seconds=seconds)
         sizes = {row.name: row.size for row in source_state.listed}
         # what was read since then is committed, too
@@ -372,24 +375,22 @@ class Reporter:
 
     def _purge(self, source_state: SourceState, lag: Lag) -> Purge:
         coverage, names = self._tracking.coverage, sorted(row.name for row in source_state.listed)
-        seconds = purge_seconds(source_state.expire_seconds, lag)
-        if coverage is None or not names:
-            return Purge(
-                expires=source_state.expires,
-                expire_seconds=source_state.expire_seconds,
-                seconds=seconds,
-            )
-        # older ones than the lineage's first are not in its archive, but would be deleted too
-        ours = names[0] >= coverage.lineage.first_binlog
-        archived = [name for name in names if ours and coverage.has(name)]
-        following = next((name for name in names if archived and name > archived[-1]), None)
-        return Purge(
+        purge = Purge(
             expires=source_state.expires,
             expire_seconds=source_state.expire_seconds,
-            seconds=seconds,
-            newest_safe=str(archived[-1]) if following is not None else None,
-            to=str(following) if following is not None else None,
+            seconds=purge_seconds(source_state.expire_seconds, lag),
         )
+        if coverage is None or not names or source_state.behind:
+            return purge
+        if not self._watch.streams(coverage.lineage.server_uuid):
+            return purge
+        if names[0] < coverage.lineage.first_binlog:
+            return purge  # it is not in this archive, but would be deleted too
+        archived = [name for name in names if coverage.has(name)]
+        following = next((name for name in names if archived and name > archived[-1]), None)
+        if following is None:
+            return purge
+        return replace(purge, newest_safe=str(archived[-1]), to=str(following))
 
     def look_at_history(self, catalog: Catalog) -> float:
         """Read lineages, base backups and drills every ten minutes, and when the lineage changes.

@@ -34,7 +34,6 @@ from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.archive_end import known_end_of
 from binlog2s3.stream.continuation import KnownEnd
-from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.spool import Spool
@@ -76,7 +75,6 @@ class Tracking:
         self._spool = spool
         self._writer = writer
         self._uploads = uploads
-        self._plants = Plants(store, layout, uploads.counts)
         self._has_turn = False
         self._waiting: list[Track] = []  # until their lineage is known
         self._open: list[Track] = []  # not closed yet
@@ -252,7 +250,7 @@ class Tracking:
         if position.uuid != self.server_uuid:
             return
         self._writer.told_time(position.asked_at)
-        if coverage is not None:
+        if coverage is not None and coverage.lineage.server_uuid == position.uuid:
             coverage.seen(position)
         unlogged = self.unlogged
         if unlogged is not None and unlogged.last is None:
@@ -527,7 +525,7 @@ class Tracking:
 
     def _unused(self, lineage: Lineage) -> Lineage:
         """The same lineage under an id that nobody has written under."""
-        while self._plants.in_lineage(lineage.id):
+        while self._uploads.plants.in_lineage(lineage.id):
             lineage = renamed(lineage)
         return lineage
 

@@ -132,9 +132,9 @@ class Uploader:
     The loop calls its methods, other threads only `hand_in`, `try_again`, `is_behind` and the
     attributes. With a flush interval of 0 nothing is uploaded as chunks. `bodies` is the same
     store for what sends bytes of binlogs: it does not repeat them, the uploader decides when they
-    go again. `foreign` are the keys that were logged already because they are not of our format.
-    `counts` says what was done; `stock` what is on its way, counted about once a second; `round_at`
-    is when `step` was last called.
+    go again. `plants` looks for what somebody put there before. `foreign` are the keys that were
+    logged already because they are not of our format. `counts` says what was done; `stock` what is
+    on its way, counted about once a second; `round_at` is when `step` was last called.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Uploader:
         self._count_at = 0.0
         self.pace = UploadPace(workers.count, config.stream.flush_interval)
         self.counts = Counts() if timings is None else Counts(timings=timings)
-        self._plants = Plants(store, layout, self.counts)
+        self.plants = Plants(store, layout, self.counts)
         self._without_entry: dict[Coverage, BinlogName] = {}  # the first one, by history
         self.stock: Stock | None = None
         self.round_at = clock()
@@ -219,7 +219,7 @@ class Uploader:
             self._limits.grid,
             track,
             # another entry may hide this one; not asked in a history that has ended
-            lambda entry: not job.is_past and self._plants.hide_entry(entry),
+            lambda entry: not job.is_past and self.plants.hide_entry(entry),
             bodies=self._bodies,
         )
         is_empty = track.name == self._empty_from  # the first time that it is added

@@ -20,9 +20,8 @@ class Coverage:
     """How far a lineage is in the bucket: `durable` is the position, `until` the time.
 
     `following` is the first binlog that is not known to be there completely. `grows`: its history
-    has not ended. `contradictions`: how often in a row the source's position was before `durable`.
-    `seen` is called by the watch's thread, the other methods by the loop, with binlogs in any
-    order.
+    has not ended. `seen` is called by the watch's thread, the other methods by the loop, with
+    binlogs in any order.
     """
 
     def __init__(self, lineage: Lineage, durable: Position | None, following: BinlogName) -> None:
@@ -39,7 +38,6 @@ class Coverage:
         self.grows = True
         self.durable = durable
         self.until: datetime | None = None
-        self.contradictions = 0
 
     def added(self, name: BinlogName) -> None:
         """Note that the lineage goes on with this binlog, or that it is read again.
@@ -62,9 +60,7 @@ class Coverage:
         """
         with self._lock:
             if self.durable is not None and position.place < self.durable.place:
-                self.contradictions += 1
                 return
-            self.contradictions = 0
             if self.until is not None and position.asked_at < self.until:
                 self.until = None
             self._seen = [

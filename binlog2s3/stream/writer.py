@@ -44,7 +44,6 @@ from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
-from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.spool import Rank, Spool
@@ -232,7 +231,7 @@ class Writer:
         for _ in range(_MOST_TURNS):
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
-            used = Plants(store, self._layout, self._uploads.counts).turns(before)
+            used = self._uploads.plants.turns(before)
             while number in used:
                 number = _after(number, self._layout.turn(number))
             turn = Turn(

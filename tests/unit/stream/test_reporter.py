@@ -73,11 +73,12 @@ class Parts:
             following=name(3),
             lineage=replace(LINEAGE, first_binlog=name(1)),
             grows=True,
-            contradictions=0,
             has=lambda binlog: binlog in self.archived,
         )
         self.covered: datetime | None = None
-        self.watch: Any = SimpleNamespace(source_state=SourceState())
+        self.watch: Any = SimpleNamespace(
+            source_state=SourceState(), streams=lambda uuid: uuid == UUID
+        )
         self.runs: Any = SimpleNamespace(
             reached=lambda: FilePosition(name(3), 500),
             pressure=SimpleNamespace(paused=False),
@@ -466,6 +467,16 @@ def test_a_source_without_gtids_has_no_transaction_left() -> None:
     assert (parts.status.lag.bytes, parts.status.lag.transactions) == (0, 0)
 
 
+def test_a_position_of_another_server_says_nothing_of_the_lag() -> None:
+    """The lineage of a server that is back is known a moment before the watch asks that one."""
+    parts = Parts()
+    assert parts.status.lag.seconds == 0
+    position = parts.watch.source_state.position
+    stranger = replace(position, uuid="4e11fa47-71ca-11e1-9e33-c80aa9429562")
+    parts.watch.source_state = replace(parts.watch.source_state, position=stranger)
+    assert parts.status.lag == Lag()
+
+
 def test_what_an_older_history_still_has_to_bring_is_lag() -> None:
     """However far the new one has come."""
     parts = Parts()
@@ -479,10 +490,30 @@ def test_a_source_that_stands_before_what_is_durable_is_not_idle() -> None:
     parts = Parts()
     parts.answer(number=1, offset=4000)
     parts.covered = parts.watch.source_state.position.asked_at - timedelta(seconds=50)
-    parts.coverage.contradictions = 1
-    assert parts.status.lag.seconds == pytest.approx(50, abs=1)
-    parts.coverage.contradictions = 2
+    for behind in (1, 2):
+        parts.watch.source_state = replace(parts.watch.source_state, behind=behind)
+        assert parts.status.lag.seconds == pytest.approx(50, abs=1)
+        assert parts.status.purge.statement is None, "these binlogs only have the names"
     assert (parts.status.lag.bytes, parts.status.lag.transactions) == (None, None)
+
+
+@pytest.mark.parametrize("read", [None, (1, 600), (3, 400), (3, 600)])
+def test_a_source_is_known_as_far_as_it_was_read_or_is_durable(
+    read: tuple[int, int] | None,
+) -> None:
+    """Between two runs, and while a binlog is read again, too: a source before that was reset."""
+    parts = Parts()
+    place = FilePosition(name(read[0]), read[1]) if read is not None else None
+    for run, last in ((place, None), (None, place)):
+        ended = SimpleNamespace(end=last) if last is not None else None
+        loop: Any = SimpleNamespace(
+            _runs=SimpleNamespace(reached=lambda run=run: run),
+            _tracking=SimpleNamespace(last=ended, coverage=parts.coverage),
+        )
+        durable = FilePosition(name(3), 500)
+        assert Loop._reached(loop) == max(place or durable, durable)
+        loop._tracking.coverage = None
+        assert Loop._reached(loop) == place
 
 
 def test_the_latest_moment_is_a_commit_or_a_proof() -> None:

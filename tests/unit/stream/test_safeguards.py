@@ -60,7 +60,6 @@ from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.tracking import Tracking
-from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.uploader import backoff
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
@@ -983,7 +982,7 @@ def runs(tmp_path: Path) -> Iterator[Any]:
         mysql=None,
         stream=SimpleNamespace(stall_timeout=60.0),
     )
-    nothing: Any = SimpleNamespace(counts=Counts())
+    nothing: Any = SimpleNamespace()
     tracking = Tracking(store=nothing, layout=LAYOUT, spool=spool, writer=nothing, uploads=nothing)
     tracking.judge = lambda *_, **__: False  # type: ignore[method-assign]
     yield Runs(
@@ -1288,7 +1287,7 @@ def test_a_first_binlog_of_which_no_more_comes_is_not_waited_for(runs: Any) -> N
     torn = begun_track(made, made.ends[0])
     assert not torn.begun
     runs._tracking._uploads = SimpleNamespace(
-        done=True, abandon=lambda _: None, drop=lambda _: None, counts=Counts()
+        done=True, abandon=lambda _: None, drop=lambda _: None
     )
     runs._tracking.admit(torn)
     rounds = iter(range(100))

@@ -17,6 +17,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, SupersededError
 from binlog2s3.store.contract import ObjectInfo
+from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.upload_counts import Counts
@@ -37,6 +38,7 @@ def put(store: MemoryStore, beat: Heartbeat) -> ObjectInfo:
 
 def writer(store: MemoryStore, spool: Spool) -> Writer:
     """One that has nothing to tell."""
+    plants = Plants(store, LAYOUT, Counts())
     return Writer(
         store=store,
         layout=LAYOUT,
@@ -44,7 +46,7 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
         target="s3://b/p",
         interval_seconds=30.0,
         progress=lambda beat: replace(beat, state="idle", server_uuid=BEAT.server_uuid),
-        uploads=SimpleNamespace(hand_in=lambda _: None, counts=Counts()),  # type: ignore[arg-type]
+        uploads=SimpleNamespace(hand_in=lambda _: None, plants=plants),  # type: ignore[arg-type]
         stop=Stop(),
     )
 
