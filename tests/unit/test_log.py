@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from binlog2s3.errors import SpoolError
 from binlog2s3.log import Log, Thinning, configure
 from binlog2s3.output import say
 from tests.login import ROOT
+from tests.waiting import PATIENCE
 
 PART = Log("test")
 RFC_3339_UTC = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -126,8 +128,15 @@ def test_a_reader_that_stands_still_holds_nobody(monkeypatch: pytest.MonkeyPatch
     found = b""
     with open(reads, "rb", buffering=0) as reader, open(writes, "w", encoding="utf-8") as stream:
         configure("json", "debug", stream)
-        for number in range(40):
-            PART.info("said", number=number, text="x" * 9000)
+
+        def say_much() -> None:
+            for number in range(40):
+                PART.info("said", number=number, text="x" * 9000)
+
+        speaker = threading.Thread(target=say_much, daemon=True)
+        speaker.start()
+        speaker.join(PATIENCE)
+        assert not speaker.is_alive()
         os.set_blocking(reads, False)
         while piece := reader.read(1 << 20):
             found += piece
