@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import select
 import sys
 import threading
 import time
@@ -29,6 +30,8 @@ _RECURS_SECONDS = 60.0
 _OVER_SECONDS = 15.0
 """After so long without it an outage is over: the next one is logged at once."""
 _MOST_KEYS = 1000
+_PATIENCE_SECONDS = 5.0
+"""How long a line waits for a reader of the log."""
 _ECS = "8.11.0"
 """The version of the Elastic Common Schema whose fields are used."""
 EVENT_IDS = {
@@ -105,6 +108,9 @@ class Log:
         if hint:
             fields["hint"] = hint
         self._logger.log(level, event, extra={"fields": fields, "recurs": recurs, "ends": ends})
+
+
+_log = Log("log")
 
 
 class Thinning(logging.Filter):
@@ -254,6 +260,56 @@ class _Prioritized(logging.Formatter):
         return f"{priority(record.levelname.lower())}{self._lines.format(record)}"
 
 
+class _Patient(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream, and lets nobody wait for long for one that nobody reads.
+
+    A pipe whose reader stands still (a log driver, the journal, a paused terminal) is soon full,
+    and would hold every thread that logs: no byte was uploaded any more, and no signal was heard.
+    After `_PATIENCE_SECONDS` lines are dropped until it is read again, and then counted.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._dropped = 0
+        self._is_torn = False  # the last line was written in part
+        self._poll = select.poll()
+        try:
+            self._descriptor: int | None = stream.fileno()
+        except (OSError, ValueError):  # no file
+            self._descriptor = None
+        else:
+            self._poll.register(self._descriptor, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or drop it."""
+        if self._descriptor is None:
+            super().emit(record)
+            return
+        try:
+            if self._dropped and self._takes_more():
+                dropped, self._dropped = self._dropped, 0
+                _log.warning("log lines were dropped", lines=dropped)
+            line = f"{self.format(record)}{self.terminator}"
+            self._send(line.encode(self.stream.encoding or "utf-8", "backslashreplace"))
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+
+    def _takes_more(self) -> bool:
+        """Whether `PIPE_BUF` bytes can be written at once; waits for it the first time."""
+        return bool(self._poll.poll(0 if self._dropped else _PATIENCE_SECONDS * 1000))
+
+    def _send(self, line: bytes) -> None:
+        assert self._descriptor is not None  # noqa: S101 - `emit` has seen it
+        data = b"\n" + line if self._is_torn else line
+        for at in range(0, len(data), select.PIPE_BUF):
+            if not self._takes_more():
+                self._dropped += 1
+                self._is_torn |= at > 0
+                return
+            os.write(self._descriptor, data[at : at + select.PIPE_BUF])
+        self._is_torn = False
+
+
 def configure(style: str, level: str, stream: TextIO | None = None) -> None:
     """Send the program's log to `stream`, by default standard error.
 
@@ -262,7 +318,7 @@ def configure(style: str, level: str, stream: TextIO | None = None) -> None:
     """
     stream = stream or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     terminal = stream.isatty()
-    handler = logging.StreamHandler(stream)
+    handler = _Patient(stream)
     lines: logging.Formatter
     if style == "text" or (style == "auto" and terminal):
         lines = _Text(terminal)

@@ -34,7 +34,8 @@ class KnownBackup:
     `checked`: all of it was read when it was registered, or a drill has proved it; None if
     nobody has looked, False if the last drill of it has failed, or the bucket does not have all of
     it. `id` is that of one that is
-    registered; `is_stored`: the bucket has it.
+    registered; `is_stored`: the bucket has it. `taken_us`: when it was taken, by the
+    clock of who took it and not by the source's, which may be behind; 0 if unknown.
     """
 
     name: str
@@ -42,6 +43,7 @@ class KnownBackup:
     checked: bool | None = None
     id: str = ""
     is_stored: bool = False
+    taken_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +132,18 @@ def needed_in_window(
     """The backups that are needed to reach each moment since then; which of them are `held`.
 
     A backup is superseded if a newer one can also be brought to the beginning of the window, along
-    the same history, and at least as far; one that was checked only by another that was, and none
+    the same history, and at least as far, and was there by then; one that was checked only by another that was, and none
     by one whose drill has failed.
     """
     needed, held = list[KnownBackup](), list[str]()
     for one in backups:
         reach = one.reach
         is_over = reach.to_us is not None and reach.to_us < window_us and not reach.is_complete
-        newer = [other for other in backups if _supersedes(other.reach, reach, window_us)]
+        newer = [
+            other
+            for other in backups
+            if other.taken_us <= window_us and _supersedes(other.reach, reach, window_us)
+        ]
         superseded = any(_is_as_good(other, one) for other in newer)
         if reach.lineage and not is_over and not superseded:
             needed.append(one)

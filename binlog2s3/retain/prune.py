@@ -220,6 +220,7 @@ class Prune:
                 checked=verdicts.get(one.id, one.checked or None),
                 id=one.id,
                 is_stored=one.stored is not None,
+                taken_us=us_of(one.taken_at),
             )
             for one in there.backups
             if one.counts

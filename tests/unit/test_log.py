@@ -1,10 +1,13 @@
 """The log: one line an event, for people or for programs, with the hint and without secrets."""
 
+import contextlib
+import fcntl
 import io
 import json
 import logging
 import os
 import re
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +18,7 @@ from binlog2s3.errors import SpoolError
 from binlog2s3.log import Log, Thinning, configure
 from binlog2s3.output import say
 from tests.login import ROOT
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("log_settings")
 PART = Log("test")
@@ -98,6 +102,38 @@ def test_the_journal_gets_priorities(
     assert any(line.startswith("<") for line in lines) is journal
     if journal and style != "text":
         assert [json.loads(line[3:])["message"] for line in lines[:4]] == LEVELS
+
+
+def test_a_reader_that_stands_still_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody reads is dropped, and counted once somebody reads; every line is whole."""
+    monkeypatch.setattr("binlog2s3.log._PATIENCE_SECONDS", 0.01)
+    reads, writes = os.pipe()
+    fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 1 << 16)
+    found = b""
+    with open(reads, "rb", buffering=0) as reader, open(writes, "w", encoding="utf-8") as stream:
+        configure("json", "debug", stream)
+
+        def say_much() -> None:
+            for number in range(40):
+                PART.info("said", number=number, text="x" * 9000)
+
+        speaker = threading.Thread(target=say_much, daemon=True)
+        speaker.start()
+        speaker.join(PATIENCE)
+        assert not speaker.is_alive()
+        os.set_blocking(reads, False)
+        while piece := reader.read(1 << 20):
+            found += piece
+        PART.info("heard")
+        found += reader.read(1 << 20) or b""
+    whole = []
+    for line in found.decode().splitlines():
+        with contextlib.suppress(ValueError):  # one that was begun
+            whole.append(json.loads(line))
+    said = [line["number"] for line in whole if line["event"] == "said"]
+    assert said == list(range(len(said)))
+    assert 0 < len(said) < 40
+    assert [line.get("lines", 0) for line in whole[len(said) :]] == [40 - len(said), 0]
 
 
 def test_text() -> None:

@@ -243,6 +243,17 @@ def test_a_checked_backup_is_given_up_only_for_a_checked_one() -> None:
     assert given_up(there) == 17
 
 
+def test_a_source_whose_clock_is_behind_shortens_no_window() -> None:
+    """A backup of the window replaces none from before it, however old its commits look."""
+    for days, count in ((11, 17), (9, 4)):
+        there = world()
+        late = replace(backup_of(18), taken_at=NOW - timedelta(days=days))
+        there.put(LAYOUT.backup(late.id), late.to_json())
+        text = there.prune(grace=0.0, dry_run=True)
+        (line,) = (one for one in text.splitlines() if one.startswith("give up "))
+        assert int(line.split()[2]) == count
+
+
 def test_no_backup_is_given_up_for_one_whose_drill_has_failed() -> None:
     """Also one that nobody has checked: as backups by xtrabackup are, before a drill."""
     there = world()
