@@ -48,6 +48,7 @@ from binlog2s3.retain.backup import backup_at, print_json, print_rows, reachable
 from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
 from binlog2s3.retain.once import put_once
 from binlog2s3.retain.stream_upload import StreamUpload
+from binlog2s3.server.applied import applied_settings
 from binlog2s3.server.backup_program import (
     BackupProgram,
     RunningBackup,
@@ -154,6 +155,12 @@ def asked(config: MysqlConfig) -> ServerFacts:
         return server.facts()
 
 
+def applied_of(config: MysqlConfig) -> tuple[str, ...]:
+    """The settings of the server that answers there. Raises SourceError."""
+    with Server(lambda: resolve(config)) as server:
+        return applied_settings(server)
+
+
 def dumped_of(config: MysqlConfig, flavour: Flavour) -> DumpSource:
     """What a dump of the server that answers there would lose. Raises SourceError."""
     with Server(lambda: resolve(config)) as server:
@@ -173,8 +180,8 @@ class Bucket:
 class BackupStorer:
     """One run of the command.
 
-    `ask` says which server answers a login, `dumped` what a dump of it would lose; `part_size` is
-    that of the first parts.
+    `ask` says which server answers a login, `dumped` what a dump of it would lose, `applied` its
+    settings; `part_size` is that of the first parts.
     """
 
     def __init__(
@@ -185,6 +192,7 @@ class BackupStorer:
         *,
         ask: Callable[[MysqlConfig], ServerFacts] = asked,
         dumped: Callable[[MysqlConfig, Flavour], DumpSource] = dumped_of,
+        applied: Callable[[MysqlConfig], tuple[str, ...]] = applied_of,
         part_size: int = PART_SIZE,
     ) -> None:
         self._config = config
@@ -193,6 +201,7 @@ class BackupStorer:
         self._outside = outside
         self._ask = ask
         self._dumped = dumped
+        self._applied = applied
         self._part_size = part_size
         self._read = 0
         self._sent: Callable[[], int] = lambda: 0
@@ -387,6 +396,7 @@ class BackupStorer:
             backup,
             tool=config.tool or backup.tool,
             server_uuid=backup.server_uuid or server_uuid,
+            settings=self._applied(config.server) if config.server is not None else (),
             stored=stored,
         )
 
