@@ -38,7 +38,8 @@ class Backup(Document):
     lineage of that place, if several could be meant. `tool` is a name for people. `taken_at`: when
     it was made; `registered_at`: when it was registered. `checked`: all of it was read then, and
     it is whole. `defects`: why it is no base backup of the whole server; `accepted`: why it was
-    registered all the same, "" without defects. `stored`: its stream, if the bucket has it.
+    registered all the same, "" without defects. `settings` of the server that was backed up, each
+    as `setting=value` (`server.applied`). `stored`: its stream, if the bucket has it.
     """
 
     id: BackupId
@@ -57,6 +58,7 @@ class Backup(Document):
     checked: bool = False
     defects: tuple[Text, ...] = ()
     accepted: Text = ""
+    settings: tuple[Text, ...] = later((), compare=True)
     stored: Stored | None = later(compare=True)
 
     MOST: ClassVar[int] = 16 << 20

@@ -5,10 +5,13 @@ phases has not changed its table yet.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from binlog2s3.binlog.content import AlterName, Content, TwoPhase, Xid
+from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.formatting import some
 from binlog2s3.recover.model import Plan, PlanPiece, Shown
 
 LOOKED_BACK = 16 << 20
@@ -57,6 +60,36 @@ def pending_at(
         for piece, one in found.values()
     )
     return shown, is_all or not has_some
+
+
+def with_before(plan: Plan) -> Plan:
+    """The plan with what comes shortly before it in its first binlog: the target has that."""
+    at = plan.begin if plan.pieces else plan.stop
+    before = PlanPiece(
+        lineage=at.lineage,
+        binlog=at.binlog,
+        begin=max(0, at.offset - LOOKED_BACK),
+        end=at.offset,
+        transactions=0,
+        gtids=plan.before if plan.before is not None else GtidSet(),
+    )
+    return replace(plan, pieces=(before, *plan.pieces))
+
+
+def lost_preparation(pending: Sequence[Shown], there: Sequence[str] | None) -> str:
+    """Why a target that has these XA transactions prepared lacks some of the history; "" if not.
+
+    `there` is None if it does not tell. A dump has the GTID of an XA PREPARE, and not its rows.
+    """
+    phases = (one.content.two_phase for one in pending)
+    names = [str(one.name) for one in phases if one is not None and isinstance(one.name, Xid)]
+    lost = [name for name in names if there is not None and name not in there]
+    if not lost:
+        return ""
+    return (
+        f"the source had prepared XA {some(lost)}, and the target has not: the base backup was "
+        "made meanwhile, and a dump does not have such rows; an older one, or a copy of files, does"
+    )
 
 
 def _last(pieces: Sequence[PlanPiece], most: int) -> Iterator[tuple[PlanPiece, int]]:

@@ -58,7 +58,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
-from binlog2s3.recover.pending import LOOKED_BACK, pending_at
+from binlog2s3.recover.pending import LOOKED_BACK, lost_preparation, pending_at, with_before
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
@@ -70,6 +70,7 @@ from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
+from binlog2s3.server.applied import FOLDS, applied_settings, differing
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import last_report, life_sign
@@ -183,6 +184,7 @@ class _Recovery:
             start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
             state = _state_before(plan, snapshot) if self._apply is not None else None
             self._check(plan, start, snapshot, state)
+            self._settings()
             extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
             zones = self._time_zones(plan, extract, snapshot)
             only = self._only(plan, extract, snapshot) if config.tables else None
@@ -231,6 +233,7 @@ class _Recovery:
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
+        doubt = doubt or lost_preparation(ready.plan.pending, result.prepared)
         if doubt:
             result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
@@ -465,14 +468,45 @@ class _Recovery:
 
     def _pending(self, plan: Plan, snapshot: Snapshot) -> tuple[Shown, ...]:
         """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
-        with _reading():
-            found, is_all = pending_at(plan, snapshot.phases, snapshot.content)
+        try:
+            found, is_all = pending_at(with_before(plan), snapshot.phases, snapshot.content)
+        except ArchiveError:  # what the target has already may be damaged
+            with _reading():
+                found, is_all = pending_at(plan, snapshot.phases, snapshot.content)
         if not is_all:
             self._warnings.append(
                 "XA transactions and ALTERs that the goal cuts in two are shown only if they began "
                 f"in the last {size_text(LOOKED_BACK)} before it"
             )
         return found
+
+    def _settings(self) -> None:
+        """See whether the target makes something else of the binlogs than the source did.
+
+        The source's settings are those of the base backup, or of the newest one that has some.
+        """
+        if self._apply is None or self._target is None:
+            return
+        backups = [self._backup] if self._backup is not None else look_up(self._catalog).backups
+        of_source = next((one.settings for one in reversed(backups) if one.settings), ())
+        if not of_source:
+            return
+        found = differing(of_source, applied_settings(self._target.server))
+        address = self._target.login().address
+        if folds := found.pop(FOLDS, None):
+            self._refuse(
+                RecoveryError(
+                    f"the target, {address}, has {FOLDS} = {folds[1]}, and the source had "
+                    f"{folds[0]}: it would take names in the binlogs for those of other tables",
+                    hint=f"make a new server with {FOLDS} = {folds[0]} in its option file, and "
+                    "restore the base backup into that",
+                )
+            )
+        for name, (source, there) in found.items():
+            self._warnings.append(
+                f"{name} is {there} at the target, and was {source} at the source: what is made, "
+                "or computed for stored generated columns, may differ; set it there first"
+            )
 
     def _base_check(self, apply: Apply, start: Start) -> BaseCheck:
         """What is known of the base backup, before the first transaction is applied."""

@@ -90,8 +90,8 @@ class Result:
 
     `stands_at` is where such a target ends up, `gtid_slave_pos` is a MariaDB's, after a
     plan was applied. `proved` says in words
-    what was compared with the plan, "" if nothing could be; `doubt` why that proves nothing of the
-    tables that alone were applied. `committed_empty` are skipped GTIDs;
+    what was compared with the plan, "" if nothing could be; `doubt` why that does not say that the
+    rows are the source's. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `only_tables`: only these were applied.
     `base_backup`: what is known of it; None if no server was written to. `prepared`: the names of

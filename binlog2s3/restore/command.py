@@ -44,6 +44,7 @@ from binlog2s3.restore.engine import Choice, Engine, Reached, choose, is_other_s
 from binlog2s3.restore.scratch import ScratchServer, ScratchSettings, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
+from binlog2s3.server.applied import folding, server_options
 from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.store.s3 import opened
@@ -335,6 +336,7 @@ class _Restore:
             goal=self._goal,
             tz=choice.tz,
             has_gtids=choice.has_gtids,
+            settings=choice.backup.settings,
             tables=self._tables,
             reached=None,
         )
@@ -455,7 +457,11 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
             flavour=reached.flavour,
             has_gtids=marker.has_gtids,
             log_bin=reached.binlog.rpartition(".")[0],
-            more=(*settings.options, *config.mysqld_option),
+            more=(
+                *server_options(marker.settings),
+                *settings.options,
+                *config.mysqld_option,
+            ),
             tz=marker.tz,
         )
         try:
@@ -501,7 +507,8 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
     for name in reached.prepared:
         page.line(f"prepared, neither committed nor rolled back: XA {name}", "yellow")
     print_disabled(reached.events, page)
-    if needed := unusual(settings_of_backup(where)):
+    needed = (*unusual(settings_of_backup(where)), *folding(marker.settings))
+    if needed:
         page.line(f"its files need in the server's option file: {'; '.join(needed)}", "yellow")
     _print_next(config, where, socket, page.line)
 

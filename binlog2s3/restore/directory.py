@@ -37,7 +37,7 @@ class Marker:
 
     `id`: it is in the name of our account, and our processes are known by it. `events`: those of
     the backup. `wanted`: those whose status at the goal is known, with it. `tables`: only these are
-    applied; none: all. `reached`: None until the backup is restored.
+    applied; none: all. `settings`: the backup's. `reached`: None until the backup is restored.
     """
 
     id: BackupId
@@ -50,6 +50,7 @@ class Marker:
     events: tuple[Event, ...] = ()
     wanted: tuple[Event, ...] = ()
     tables: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     reached: Reached | None = None
     what: str = _WHAT
 

@@ -59,6 +59,7 @@ from binlog2s3.restore.scratch import (
     version_of,
 )
 from binlog2s3.restore.workspace import Workspace
+from binlog2s3.server.applied import server_options
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.server.versioned import versioned_tables
 from binlog2s3.workers import Advance, Workers
@@ -433,7 +434,11 @@ class Engine:
             flavour=choice.plan.flavour,
             has_gtids=choice.has_gtids,
             log_bin=choice.plan.stop.binlog.prefix,
-            more=(*self._more, *self._config.mysqld_option),
+            more=(
+                *server_options(choice.backup.settings),
+                *self._more,
+                *self._config.mysqld_option,
+            ),
             tz=choice.tz,
         )
         return ScratchServer(self._config.mysqld, settings, self._workspace, self._id)

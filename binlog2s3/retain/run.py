@@ -47,6 +47,7 @@ from binlog2s3.retain.backup import backup_at, print_json, print_rows, reachable
 from binlog2s3.retain.leftovers import Bucket, Leftovers, clear, leftovers_of
 from binlog2s3.retain.once import put_once
 from binlog2s3.retain.stream_upload import StreamUpload
+from binlog2s3.server.applied import applied_settings
 from binlog2s3.server.backup_program import (
     BackupProgram,
     RunningBackup,
@@ -265,6 +266,13 @@ class BackupStorer:
             )
         return facts.uuid if flavour == "mysql" else ""
 
+    def _settings(self) -> tuple[str, ...]:
+        """Those that a server needs to which the backup is restored. Raises SourceError."""
+        if self._config.server is None:
+            return ()
+        with self._connect(self._config.server) as server:
+            return applied_settings(server)
+
     def _prepare(self) -> None:
         """Refuse to run beside another run; clear what killed ones have left."""
         left = leftovers_of(self._bucket)
@@ -370,6 +378,7 @@ class BackupStorer:
             backup,
             tool=config.tool or backup.tool,
             server_uuid=backup.server_uuid or server_uuid,
+            settings=self._settings(),
             stored=stored,
         )
 

@@ -766,6 +766,33 @@ def test_settings_by_which_data_are_kept_are_those_of_the_option_file(
             assert server.query(ZONES) == [(1,)]
 
 
+def test_settings_that_no_event_has_are_those_of_the_source(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """Of names, of engines, of what generated columns are computed with; nobody names them."""
+    kept = ("--lower-case-table-names=1", "--default-storage-engine=MyISAM",
+            "--div-precision-increment=12")  # fmt: skip
+    with placed("mysqldump", request, minio, bucket, options=(*RELAXED, *kept)) as place:
+        restores, source = Restores(place, place.folder), place.source
+        source.query("CREATE TABLE shop.Orders (a INT PRIMARY KEY) ENGINE=InnoDB")
+        place.backup()
+        source.query(
+            "CREATE TABLE IF NOT EXISTS shop.Orders (a INT PRIMARY KEY)",
+            "CREATE TABLE shop.third (a INT PRIMARY KEY, b DECIMAL(30, 20) AS (a / 7) STORED)",
+            "INSERT INTO shop.THIRD (a) VALUES (1)",
+        )
+        place.wait()
+        truth, data = state_of(source), place.folder / "d"
+        with restores.running(data, "--latest") as (said, server):
+            assert shown(state_of(server), truth) == {}
+            assert said["is_proved"], said
+        again = restores.run(
+            place.folder / "e", "--latest", "--mysqld-option=--lower-case-table-names=0"
+        )
+        assert again.returncode == 8, again.stderr
+        assert "has lower_case_table_names = 0, and the source had 1" in again.stderr
+
+
 def test_a_copy_of_the_files_of_a_mysql_gets_a_new_uuid(
     request: pytest.FixtureRequest, minio: MinioServer, bucket: str
 ) -> None:

@@ -13,7 +13,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import SourceError
 from binlog2s3.recover.model import Plan, Shown
-from binlog2s3.recover.pending import LOOKED_BACK, pending_at
+from binlog2s3.recover.pending import LOOKED_BACK, lost_preparation, pending_at, with_before
 from binlog2s3.recover.target import prepared
 from lab import pitr_examples
 from tests.binlog_writer import BEGIN, NOW_US, UUID_A, XID, BinlogWriter, statement
@@ -95,6 +95,24 @@ def test_one_that_is_left_out_is_not_pending() -> None:
     bucket, made = history(prepare("a"), prepare("b"))
     left_out = [made.transactions[0]]
     assert names(found(bucket, plan_of(made, 2, left_out=left_out))) == [B]
+
+
+def test_one_that_was_prepared_while_a_dump_was_made() -> None:
+    """Its GTID is in the dump, its rows are not: a target that has it not prepared lacks them."""
+    bucket, made = history(prepare("a"), ends("COMMIT", "b"), prepare("b"))
+    whole = plan_of(made, 3)
+    (piece,) = whole.pieces
+    for since, pieces in ((1, 1), (3, 0)):
+        begin = made.transactions[since - 1].end
+        plan = replace(whole, pieces=(replace(piece, begin=begin),) * pieces)
+        if not pieces:
+            stop = replace(whole.stop, lineage=ID, binlog=name(1), offset=begin)
+            plan = replace(plan, stop=stop)
+        shown = found(bucket, with_before(plan))
+        assert names(shown) == [A, B]
+        assert lost_preparation(shown, (A, B)) == ""
+        assert lost_preparation(shown, None) == ""
+        assert f"had prepared XA {A}, and the target" in lost_preparation(shown, (B,))
 
 
 def test_so_many_bytes_before_the_goal_are_looked_at() -> None:

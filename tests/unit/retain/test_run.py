@@ -496,8 +496,12 @@ def test_a_dump_of_another_server_is_refused(
 
 def test_the_server_is_asked_again_only_where_a_position_is_all(world: World) -> None:
     """GTIDs name transactions on every server."""
+    world.answers = {
+        "Variable_name IN": [{"Variable_name": "lower_case_table_names", "Value": "1"}]
+    }
     world.servers = [SOURCE]
-    assert world.run(world.program(said(DUMP)), server=LOGIN).server_uuid == SOURCE.uuid
+    backup = world.run(world.program(said(DUMP)), server=LOGIN)
+    assert (backup.server_uuid, backup.settings) == (SOURCE.uuid, ("lower_case_table_names=1",))
     world.servers = [SOURCE, SOURCE]
     backup = world.run(world.program(PLAIN), server=LOGIN)
     assert (backup.gtid_set, backup.server_uuid) == (None, SOURCE.uuid)
