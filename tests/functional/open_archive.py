@@ -24,30 +24,23 @@ SECOND = 1_000_000
 class OpenArchive:
     """The source `orders`: these statements, one a second, the first at NOW_US + SECOND.
 
-    They are executed in the database `db`, with the GTIDs 1, 2 and so on of UUID_A. `beat` is what
-    the writer's object says of itself.
+    They are executed in the database `shop`, with the GTIDs 1, 2 and so on of UUID_A. `beat` is
+    what the writer's object says of itself.
     """
 
-    def __init__(
-        self,
-        moto: MotoServer,
-        statements: Sequence[str],
-        *,
-        db: str = "shop",
-        **beat: Any,
-    ) -> None:
+    def __init__(self, moto: MotoServer, statements: Sequence[str], **beat: Any) -> None:
         self.moto = moto
         bucket = moto.make_bucket()
         self.url = f"s3://{bucket}/pre"
-        self.binlog = BinlogWriter(in_use=True)
-        self.binlog.previous_gtids(GtidSet())
+        binlog = BinlogWriter(in_use=True)
+        binlog.previous_gtids(GtidSet())
         for number, statement in enumerate(statements, 1):
-            self.binlog.transaction(
-                [(EventType.QUERY, query_body(statement, db=db))],
+            binlog.transaction(
+                [(EventType.QUERY, query_body(statement, db="shop"))],
                 gtid=(UUID_A, "", number),
                 commit_us=NOW_US + number * SECOND,
             )
-        data = bytes(self.binlog.data)
+        data = bytes(binlog.data)
         layout, lineage = Layout("pre", "orders"), replace(LINEAGE, source="orders", gtid_set="")
         usual = {"lineage": lineage.id, "covered_until": None, "durable": None}
         said = replace(BEAT, source="orders", **{**usual, **beat})
@@ -61,23 +54,13 @@ class OpenArchive:
             ):
                 client.put_object(Bucket=bucket, Key=key, Body=body)
 
-    def where(self, source: str = "orders") -> list[str]:
+    def where(self) -> list[str]:
         """The options that lead there."""
         return [
             *("--s3-url", self.url, "--endpoint-url", self.moto.endpoint_url),
-            *("--addressing-style", "path", "--region", REGION, "--source", source),
+            *("--addressing-style", "path", "--region", REGION, "--source", "orders"),
         ]
 
-    def run(
-        self, command: str, *arguments: str, source: str = "orders"
-    ) -> "subprocess.CompletedProcess[str]":
+    def run(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """A command that reads it."""
-        return run(command, *self.where(source), *arguments, **self.moto.env())
-
-    def begin(self, number: int) -> int:
-        """Where the transaction with this number begins."""
-        return self.binlog.transactions[number - 1].begin
-
-    def end(self, number: int) -> int:
-        """Where it ends."""
-        return self.binlog.transactions[number - 1].end
+        return run(command, *self.where(), *arguments, **self.moto.env())

@@ -78,8 +78,8 @@ def _programs() -> str:
     return folder
 
 
-def called(golden: Golden, words: Sequence[str]) -> Called:
-    """Call the program as the console script does."""
+def called(golden: Golden, words: Sequence[str], **more: str) -> Called:
+    """Call the program as the console script does, with `more` in its environment."""
     ours = ("AWS_", "BINLOG2S3_")
     unset = {name: None for name in os.environ if name.startswith(ours)}
     outside = Outside(
@@ -90,7 +90,8 @@ def called(golden: Golden, words: Sequence[str]) -> Called:
     )
     code = 0
     path = f"{_programs()}:{os.environ['PATH']}"
-    with CliRunner().isolation(env={**unset, "COLUMNS": "100", "PATH": path}) as (out, err, _):
+    given = {**unset, "COLUMNS": "100", "PATH": path, **more}
+    with CliRunner().isolation(env=given) as (out, err, _):
         try:
             main(words, outside)
         except SystemExit as end:

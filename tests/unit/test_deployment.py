@@ -246,6 +246,16 @@ def pod() -> dict[str, Any]:
     return found
 
 
+def confined(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The one container of a pod; it runs without root, and can write nothing but its volumes."""
+    container: dict[str, Any]
+    [container] = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    return container
+
+
 def test_a_pair() -> None:
     """Two replicas on two nodes, one of which is always left; both are of the one selector."""
     spec = loaded(BASE / "deployment.yaml")["spec"]
@@ -277,12 +287,9 @@ def test_no_restart_because_something_else_is_away() -> None:
 def test_the_pod_is_confined() -> None:
     """No root, nothing writable but its volumes, limits; it ends before it is killed."""
     spec = pod()
-    [container] = spec["containers"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
+    container = confined(spec)
     assert spec["securityContext"]["runAsUser"] == USER
     assert spec["securityContext"]["fsGroup"] == USER
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert set(container["resources"]["limits"]) == {"memory", "ephemeral-storage"}
     assert spec["terminationGracePeriodSeconds"] > 10
     assert spec["automountServiceAccountToken"] is False
@@ -435,17 +442,13 @@ def test_a_cron_job_is_confined(name: str, args: list[str], options: Any) -> Non
     spec = loaded(KUBERNETES / f"{name}/cronjob.yaml")["spec"]
     assert spec["concurrencyPolicy"] == "Forbid"
     assert spec["jobTemplate"]["spec"]["backoffLimit"] == 0
-    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
-    [container] = pod["containers"]
+    container = confined(spec["jobTemplate"]["spec"]["template"]["spec"])
     assert container["args"] == args
     known = {option.environment for option in options} | {"AWS_SHARED_CREDENTIALS_FILE"}
     named = {one["name"] for one in container["env"]}
     assert named <= known
     required = {option.environment for option in options if option.required}
     assert required <= named
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 def test_the_job_of_restore() -> None:
@@ -453,15 +456,12 @@ def test_the_job_of_restore() -> None:
     spec = loaded(KUBERNETES / "restore/job.yaml")["spec"]
     assert spec["backoffLimit"] > 0
     pod = spec["template"]["spec"]
-    [container] = pod["containers"]
+    container = confined(pod)
     known = {option.environment: option for option in RESTORE.options}
     named = {one["name"]: one["value"] for one in container["env"]}
     assert named.keys() <= known.keys() | {"AWS_SHARED_CREDENTIALS_FILE"}
     assert {name for name, option in known.items() if option.required} <= named.keys()
     assert container["args"] == ["restore", "--yes", "--latest"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     claim = loaded(KUBERNETES / "restore/volume.yaml")["metadata"]["name"]
     [volume] = [one for one in pod["volumes"] if "persistentVolumeClaim" in one]
     assert volume["persistentVolumeClaim"]["claimName"] == claim

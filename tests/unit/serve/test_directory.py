@@ -392,25 +392,19 @@ def test_a_directory_without_binlogs(tmp_path: Path) -> None:
         assert "--dir" in refused(of_server, place, "no binlog in")
 
 
-def test_a_file_of_another_time(tmp_path: Path) -> None:
-    """Its GTIDs do not continue those before: the dump ends there."""
+@pytest.mark.parametrize(
+    ("first", "created", "said"), [(8, 0, "history is broken"), (6, 1, "without a binlog")]
+)
+def test_a_next_file_that_does_not_follow(
+    tmp_path: Path, first: int, created: int, said: str
+) -> None:
+    """Of another time; or begun by a start, so the server went on without one: the dump ends."""
     place = own_files(tmp_path / "d")
-    (place / str(NAME.next())).write_bytes(written(5, first=8).data)
+    (place / str(NAME.next())).write_bytes(written(5, first=first, created=created).data)
     got = Got()
     with sending(of_server(place, NEVER), by_gtid(), got) as raised:
         wait_until(lambda: raised, what="an error")
-    assert "history is broken" in str(raised[0])
-    assert numbers(got) == [1, 2, 3, 4, 5]
-
-
-def test_rows_that_no_file_has(tmp_path: Path) -> None:
-    """A start, not the rotation before it, began the next file: the server went on without one."""
-    place = own_files(tmp_path / "d")
-    (place / str(NAME.next())).write_bytes(written(5, first=6, created=1).data)
-    got = Got()
-    with sending(of_server(place, NEVER), by_gtid(), got) as raised:
-        wait_until(lambda: raised, what="an error")
-    assert "without a binlog" in str(raised[0])
+    assert said in str(raised[0])
     assert numbers(got) == [1, 2, 3, 4, 5]
 
 
