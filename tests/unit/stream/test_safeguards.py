@@ -1183,9 +1183,14 @@ def test_a_run_begins_with_a_question_on_a_new_connection(runs: Any) -> None:
 
 @pytest.mark.parametrize("failures", [0, 1, 10, 1023, 1024, 10**6])
 def test_a_source_or_a_store_may_be_away_for_days(failures: int) -> None:
-    """After an hour there have been more failures than a number can be doubled."""
-    waits = [backoff(failures) / 10.0, delay(failures, DEFAULT) / DEFAULT.longest_delay_seconds]
-    assert all(0 <= wait <= 1 for wait in waits)
+    """After an hour there have been more failures than a number can be doubled.
+
+    Each wait for the source is twice as long as the one before, until it is the longest.
+    """
+    assert 0 <= backoff(failures) <= 10.0
+    most = DEFAULT.first_delay_seconds * 2 ** min(failures, 64)
+    most = min(most, DEFAULT.longest_delay_seconds)
+    assert most / 2 <= delay(failures, DEFAULT) <= most
 
 
 def test_the_loop_goes_on_while_the_source_is_asked(runs: Any) -> None:
