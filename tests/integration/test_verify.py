@@ -123,30 +123,6 @@ def repairing(minio: MinioServer, verify: Verify) -> None:
     verify.rights = environment_for(**minio.restricted(allow(*READ_ONLY, "s3:PutObject")))
 
 
-def test_can_this_backup_be_brought_to_now(store: S3Store, verify: Verify) -> None:
-    """Yes, from where to where; no, with the reason, where something on its way is wrong."""
-    archive = fill(store)
-    has = f"--from-gtid-set={archive_gtids(7)}"
-    answer = verify.json(has).source["answer"]
-    assert answer["possible"]
-    assert answer["to"] == f"mysql-bin.000004:{len(archive.data[NEW, 4])}"
-    assert answer["transactions"] == 14 - 7 + 12
-    text = verify.run(has)
-    assert text.status == 0
-    assert "YES: --from-gtid-set can be recovered to mysql-bin.000004" in text.stdout
-    store.delete([archive.key(NEW, 2)])
-    done = verify.json(has)
-    assert done.status == 7
-    assert not done.source["answer"]["possible"]
-    assert "NO: " in verify.run(has).stdout
-    stranger = f"--from-gtid-set={'0' * 8}-71ca-11e1-9e33-c80aa9429562:1-7"
-    assert not verify.json(stranger).source["answer"]["possible"]
-
-
-def archive_gtids(last: int) -> str:
-    return f"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-{last}"
-
-
 def source_options(mysql: MysqlServer) -> Sequence[str]:
     return (
         "--source=test",
