@@ -46,7 +46,7 @@ from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
 from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
-from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
+from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
 from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.archive_end import known_end_of
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, unservable
@@ -693,16 +693,10 @@ def test_a_new_writer_carries_on_what_was_proved(spool: Spool) -> None:
 
 
 class Client:
-    """A client whose first request breaks after it has read the body."""
+    """A client whose first answer breaks off."""
 
     def __init__(self) -> None:
         self.read: list[bytes] = []
-
-    def put_object(self, *, Body: Any, **_: object) -> dict[str, Any]:  # noqa: N803 - as boto3's
-        self.read.append(Body.read())
-        if len(self.read) == 1:
-            raise OSError("connection reset")
-        return {"ResponseMetadata": {"HTTPHeaders": {}}}
 
     def get_object(self, *, Range: str = "bytes=0-", **_: object) -> dict[str, Any]:  # noqa: N803
         """A body that ends without a word after its first three bytes, the first time."""
@@ -728,17 +722,6 @@ def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requ
         endpoint="http://s",
     )
     return Requests(link, stop, policy, lambda *_: None)
-
-
-@pytest.mark.parametrize("in_file", [True, False])
-def test_each_attempt_sends_the_body_from_its_beginning(tmp_path: Path, *, in_file: bool) -> None:
-    """Else what comes after a broken connection would be the rest, or nothing."""
-    (tmp_path / "file").write_bytes(b"--the body--")
-    body = FileSlice(tmp_path / "file", 2, 10) if in_file else b"the body"
-    client = Client()
-    policy = RetryPolicy(attempts=2, first_delay_seconds=0.001)
-    requests(threading.Event(), policy, client).send("put_object", "key", body)
-    assert client.read == [b"the body"] * 2
 
 
 def test_a_body_that_ends_too_early_is_not_all() -> None:
@@ -777,21 +760,6 @@ def test_a_client_whose_credentials_were_refused_is_dropped() -> None:
     with pytest.raises(StoreError, match="does not know this access key id"):
         made.send("put_object", "key", b"the body")
     assert dropped == [client]
-
-
-def test_a_stop_is_not_waited_for() -> None:
-    """However long it is until the next attempt: what failed last is raised at once."""
-    stop, ended = threading.Event(), threading.Event()
-    policy = RetryPolicy(attempts=None, first_delay_seconds=1e6, max_delay_seconds=1e6)
-    made = replace(requests(stop, policy, Client()), on_error=lambda *_: stop.set())
-
-    def work() -> None:
-        with suppress(StoreError):
-            made.send("put_object", "key", b"the body")
-        ended.set()
-
-    threading.Thread(target=work, daemon=True).start()
-    wait_until(ended.is_set, what="the end of the waiting")
 
 
 # The start
