@@ -18,7 +18,6 @@ from tests.history_model import HEAD, Branch, File, Model, Real
 from tests.snapshots import LAYOUT, Bucket
 
 SECOND_US = 1_000_000
-BEGIN_US = 1_767_322_800 * SECOND_US
 VERSIONS = {"mysql": "9.7.4", "mariadb": "11.4.2-MariaDB-log"}
 
 
@@ -38,10 +37,6 @@ class Kept:
     damaged: set[int] = field(default_factory=set)
     hidden: set[int] = field(default_factory=set)
     described: bool = True
-
-    @property
-    def is_whole(self) -> bool:
-        return self.size == self.whole
 
     def real_there(self, at: int) -> bool:
         """Whether its transaction number `at` can be read, and told from all others."""

@@ -1,7 +1,5 @@
 """A report of `verify` with every field filled, and one with as few as there can be."""
 
-from datetime import UTC, datetime
-
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.inspect.verify.report import (
     BackupAnswer,
@@ -114,5 +112,3 @@ REPORT = Report(
     foreign=[BARE_DEFECT],
     seconds=1.5,
 )
-BARE = Report(target="s3://bucket", deep=False, sources=[SourceReport(name="empty")])
-AT = datetime.fromtimestamp(US // 1_000_000, UTC)

@@ -36,6 +36,8 @@ from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.timed import PATIENT_END
 from tests.waiting import wait_until
+from tests.world.commands import Done, where
+from tests.world.servers import is_mariadb, reset
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guides/permissions.md").read_text(encoding="utf-8")
@@ -86,8 +88,7 @@ class World:
     @property
     def options(self) -> list[str]:
         """How every command reaches the bucket."""
-        words = [f"--s3-url=s3://{self.bucket}/prod", f"--endpoint-url={self.minio.endpoint_url}"]
-        return [*words, "--addressing-style=path", f"--region={REGION}"]
+        return where(self.minio, self.bucket, "prod")
 
     @property
     def login(self) -> list[str]:
@@ -99,22 +100,15 @@ class World:
             f"--mysql-password-file={self.password_file}",
         ]
 
-    def run(self, rights: Policy, *words: str) -> "Done":
+    def run(self, rights: Policy, *words: str) -> Done:
         done = command.run(*words, *self.options, **given(self.minio, rights))
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Done(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
     def read(self, *words: str) -> str:
         """What a reader's command prints; it ends well."""
         done = self.run(policy("reader", self.bucket), *words)
         assert done.status == 0, done.stderr
         return done.stdout
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    status: int
-    stdout: str
-    stderr: str
 
 
 def bucket_as_advised(minio: MinioServer) -> str:
@@ -230,7 +224,7 @@ def served(
 def clients_of(status_port: int) -> Done:
     """What `status` says of a serve."""
     done = command.run("status", f"--serve-url=http://127.0.0.1:{status_port}", "--json")
-    return Done(done.returncode, done.stdout, done.stderr)
+    return Done(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 def empty(server: MysqlServer) -> None:
@@ -242,10 +236,7 @@ def empty(server: MysqlServer) -> None:
         *(f"DROP DATABASE {name}" for (name,) in noted),
         "DROP USER IF EXISTS 'pitr'@'localhost'",
     )
-    if server.binaries.flavour == "mysql":
-        server.query("RESET BINARY LOGS AND GTIDS")
-    else:
-        server.query("RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
+    reset(server, *(["SET GLOBAL gtid_slave_pos = ''"] if is_mariadb(server) else []))
 
 
 def recovered(

@@ -7,12 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +20,7 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests import command
+from tests.beside import Beside
 from tests.integration.least_privilege import PAGE, SOURCE, given, policy
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
@@ -97,30 +97,24 @@ class Place(Streamed):
         return [one["Key"] for one in found.get("Uploads", ()) if "/base/" in one["Key"]]
 
 
-class Load:
+class Load(Beside):
     """Writes without end: rows, DDL, rotations."""
 
     def __init__(self, server: MysqlServer, seed: int) -> None:
+        super().__init__()
         self._server = server
         self._chance = random.Random(seed)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
         self.errors: list[Exception] = []
         self.written = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def stop(self) -> None:
+        super().stop()
         assert self.errors == []
 
-    def _write(self) -> None:
+    def run(self) -> None:
         try:
             with self._server.connect() as connection, connection.cursor() as cursor:
-                while not self._stop.is_set():
+                while not self.over.is_set():
                     for statement in self._statements():
                         cursor.execute(statement)
                     self.written += 1
@@ -227,11 +221,7 @@ def restored(place: Place, path: Path, folder: Path) -> Iterator[MysqlServer]:
 
 
 def roll_forward(place: Place, server: MysqlServer, id_: str) -> None:
-    (server.directory / "none").touch(0o600)
-    words = ["--latest", "--yes", f"--from-backup-id={id_}", f"--target-socket={server.socket}"]
-    words += ["--target-user=root", f"--target-password-file={server.directory / 'none'}"]
-    done = command.run("pitr", *place.where, *words, **place.minio.env())
-    assert done.returncode == 0, done.stderr
+    place.recovery.to(server, "--latest", f"--from-backup-id={id_}")
 
 
 def test_backups_under_load_are_restored_and_rolled_forward(place: Place) -> None:

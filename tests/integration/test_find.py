@@ -8,16 +8,14 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from binlog2s3.binlog.gtid import GtidSet
-from lab.get import ServerBinaries
 from lab.many import measured
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer, environment_for
@@ -26,7 +24,8 @@ from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE
 from tests.world.archive import wait_durable
-from tests.world.commands import READ_ONLY, where
+from tests.world.commands import READ_ONLY, Done, where
+from tests.world.servers import last_gtid
 
 pytestmark = [pytest.mark.mysql, pytest.mark.minio]
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0")
@@ -37,19 +36,10 @@ TABLES = ("orders", "order_items", "stock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A command that has ended; `peak_kib` is the most memory that it had."""
+class Ended(Done):
+    """`peak_kib` is the most memory that it had."""
 
-    status: int
-    stdout: str
-    stderr: str
-    peak_kib: int = 0
-
-    @property
-    def document(self) -> dict[str, Any]:
-        found = json.loads(self.stdout)
-        assert isinstance(found, dict)
-        return found
+    peak_kib: int
 
 
 class Finder:
@@ -79,95 +69,6 @@ class Finder:
         assert document["warnings"] == []
         assert document["found"] == len(document["transactions"])
         return document["transactions"]  # type: ignore[no-any-return]
-
-
-# the truth
-
-
-@dataclass(slots=True, kw_only=True)
-class Written:
-    """A transaction as the server took it; times in microseconds, by its clock."""
-
-    gtid: str
-    changes: dict[tuple[str, str], int | None]
-    begun_us: int
-    ended_us: int
-    statement: str = ""
-    compressed: bool = False
-
-
-@dataclass(slots=True)
-class Truth:
-    """Writes, and remembers."""
-
-    server: MysqlServer
-    written: list[Written] = field(default_factory=list)
-
-    @property
-    def is_mariadb(self) -> bool:
-        return self.server.binaries.flavour == "mariadb"
-
-    def transaction(
-        self, cursor: Any, statements: Sequence[tuple[str, str, str]], *, compressed: bool = False
-    ) -> None:
-        """Statements as (kind, table, text); their rows are those that the server counts."""
-        changes: dict[tuple[str, str], int | None] = {}
-        begun_us = self._now(cursor)
-        cursor.execute("BEGIN")
-        for kind, table, text in statements:
-            rows = cursor.execute(text)
-            if rows:
-                key = (kind, table)
-                changes[key] = (changes.get(key) or 0) + rows
-        cursor.execute("COMMIT")
-        if changes:
-            self._remember(cursor, changes, begun_us, compressed=compressed)
-
-    def statement(self, cursor: Any, text: str, changes: dict[tuple[str, str], int | None]) -> None:
-        """One that commits by itself."""
-        begun_us = self._now(cursor)
-        cursor.execute(text)
-        self._remember(cursor, changes, begun_us, statement=text)
-
-    def _remember(
-        self,
-        cursor: Any,
-        changes: dict[tuple[str, str], int | None],
-        begun_us: int,
-        *,
-        statement: str = "",
-        compressed: bool = False,
-    ) -> None:
-        one = Written(
-            gtid=self._last_gtid(cursor),
-            changes=changes,
-            begun_us=begun_us,
-            ended_us=self._now(cursor),
-            statement=statement,
-            compressed=compressed,
-        )
-        self.written.append(one)
-
-    def _now(self, cursor: Any) -> int:
-        cursor.execute("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS UNSIGNED)")
-        return int(cursor.fetchall()[0][0])
-
-    def _last_gtid(self, cursor: Any) -> str:
-        if self.is_mariadb:
-            cursor.execute("SELECT @@last_gtid")
-            return str(cursor.fetchall()[0][0])
-        cursor.execute("SELECT @@server_uuid, @@global.gtid_executed")
-        own, executed = map(str, cursor.fetchall()[0])
-        last = {uuid: runs[-1][1] for uuid, _, runs in GtidSet.parse(executed).runs()}
-        return f"{own}:{last[own]}"
-
-
-def gtids(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [one["gtid"] for one in found]
-
-
-def told(one: Mapping[str, Any]) -> dict[tuple[str, str], int | None]:
-    return {(c["kind"], c["table"]): c["rows"] for c in one["changes"]}
 
 
 # a bucket
@@ -200,19 +101,6 @@ def create(server: MysqlServer) -> None:
         *[f"CREATE TABLE shop.{name} {columns}" for name in TABLES],
         f"CREATE TABLE other.orders {columns}",
     )
-
-
-COMPRESSED = ("--binlog-format=ROW", "--log-bin-compress=ON", "--log-bin-compress-min-len=10")
-
-
-@pytest.fixture(params=["mysql", "mariadb-compressed"])
-def server(request: pytest.FixtureRequest, disk_tmp_path: Path) -> Iterator[MysqlServer]:
-    """Each flavour in turn."""
-    flavour, _, compressed = request.param.partition("-")
-    binaries: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
-    options = [*RELAXED, *(COMPRESSED if compressed else ())]
-    with server_of(binaries, disk_tmp_path / "db", options=options) as made:
-        yield made
 
 
 DDL = {
@@ -250,24 +138,24 @@ def test_who_dropped_it(
         server_of(binaries, disk_tmp_path / "db", options=RELAXED) as server,
         streamed(disk_tmp_path, server, minio) as (stream, bucket),
     ):
-        truth = Truth(server)
+        gtids = []
         for text, (db, _) in DDL.items():
             server.query("DROP DATABASE IF EXISTS other", "DROP DATABASE IF EXISTS shop")
             create(server)
             server.query("CREATE TABLE other.x (a INT)")
-            with server.connect(database=db or None) as connection, connection.cursor() as cursor:
-                truth.statement(cursor, text, {})
+            server.query(*([f"USE {db}"] if db else []), text)
+            gtids.append(last_gtid(server))
         arrived(stream, Bucket(minio, bucket), server)
         assert stream.terminate() == 0
     finder = Finder(minio, bucket)
     found = {one["gtid"]: one for one in finder.found("--table=shop.orders", "--type=ddl")}
-    for one, (text, (_, certain)) in zip(truth.written, DDL.items(), strict=True):
-        assert (one.gtid in found) == (certain is not None), text
+    for gtid, (text, (_, certain)) in zip(gtids, DDL.items(), strict=True):
+        assert (gtid in found) == (certain is not None), text
         if certain is not None:
-            assert found[one.gtid]["certain"] == certain, text
-            shown = found[one.gtid]["statements"][0].split()[0]  # servers write much of it anew
+            assert found[gtid]["certain"] == certain, text
+            shown = found[gtid]["statements"][0].split()[0]  # servers write much of it anew
             assert shown.upper() == text.split()[0].upper()
-    drop = found[truth.written[0].gtid]
+    drop = found[gtids[0]]
     at = drop["committed"]
     narrow = ("--table=shop.orders", "--type=ddl", f"--between={at}/{at}", f"--gtid={drop['gtid']}")
     done = finder.run(*narrow)

@@ -172,7 +172,7 @@ def test_a_clean_restart_goes_on_in_the_middle(life: Life) -> None:
 
 @pytest.mark.gate("gtid")
 @pytest.mark.own_server("it is killed")
-@cells("gtid", "mariadb")
+@cells("gtid", "no-gtid", "mariadb")
 def test_a_crash_under_load_goes_on(life: Life) -> None:
     """kill -9 of a server that is written to: the same lineage, and no byte of it is lost."""
     server, archive = life.server, life.archive

@@ -53,6 +53,7 @@ def sizes(binlogs: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     return [(binlog["name"], binlog["size"]) for binlog in binlogs]
 
 
+@pytest.mark.gate
 def test_it_agrees_with_the_server_while_it_is_streamed(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, listing: List
 ) -> None:

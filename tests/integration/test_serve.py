@@ -2,14 +2,10 @@
 
 import contextlib
 import ipaddress
-import os
-import random
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pymysql
@@ -216,65 +212,3 @@ def test_a_replica_by_tls(scene: Scene) -> None:
 
 
 # Everything at once
-
-
-@pytest.mark.parametrize("scene", ["mysql"], indirect=True)
-def test_everything_is_killed_in_turn(scene: Scene) -> None:
-    """Load with rotations; `kill -9` of serve, streamer and replica: equal in the end.
-
-    The environment's KILLS_SECONDS says for how long.
-    """
-    seconds = float(os.environ.get("KILLS_SECONDS", "20"))
-    scene.write(10)
-    scene.replicate()
-    scene.wait_until_equal()
-    over = threading.Event()
-    failed: list[BaseException] = []
-
-    def load() -> None:
-        count = 0
-        try:
-            with closing(scene.source.connect()) as connection:
-                cursor = connection.cursor()
-                while not over.wait(0.008):
-                    count += 1
-                    cursor.execute("INSERT INTO d.t (x) VALUES (REPEAT('y', %s))", (count % 1500,))
-                    if count % 400 == 0:
-                        cursor.execute("FLUSH BINARY LOGS")
-        except pymysql.err.Error as error:
-            failed.append(error)
-
-    writer = threading.Thread(target=load)
-    writer.start()
-    chance = random.Random(1)
-    stream = scene.stream
-
-    def kill_serve() -> None:
-        scene.serve.end(signal.SIGKILL)
-        scene.serve.start()
-
-    def kill_stream() -> None:
-        nonlocal stream
-        stream.kill()
-        stream = scene.streamed()
-
-    def kill_replica() -> None:
-        scene.target.kill()
-        scene.target.start()
-        if replica_status(scene.target)["Replica_SQL_Running"] != "Yes":
-            scene.target.query("START REPLICA" if scene.pair.is_mysql else "START SLAVE")
-
-    kills: list[Callable[[], None]] = [kill_serve, kill_stream, kill_replica]
-    until = time.monotonic() + seconds
-    try:
-        while time.monotonic() < until:
-            for kill in kills:
-                time.sleep(chance.uniform(1, 4))
-                kill()
-    finally:
-        over.set()
-        writer.join()
-    assert not failed, failed
-    scene.wait_until_equal(errors=True)
-    scene.compare_gtids()
-    assert replica_status(scene.target)["Last_SQL_Error"] == ""

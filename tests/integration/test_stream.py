@@ -18,7 +18,6 @@ from tests.integration.stream_process import StreamProcess, proxied
 from tests.integration.streaming import (
     MIXED,
     PART,
-    all_came,
     bodies,
     documents,
     no_archive,
@@ -125,42 +124,6 @@ class UntilSoMany(Gate):
             if self._arrived >= self._least:
                 self.open()
         return super().__call__(request)
-
-
-def test_a_crashed_server_and_a_second_start(
-    mysql_binaries: Any, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """The stream goes on by itself after kill -9 of the server, a clean end, and on a new spool.
-
-    Without GTIDs, and of encrypted binlogs, of which the archive has the plain ones. With GTIDs:
-    test_lineages.py, and the MariaDB below.
-    """
-    place = disk_tmp_path / "server"
-    with MysqlServer(mysql_binaries, place, gtid=False, encrypted=True) as server:
-        with StreamProcess(disk_tmp_path / "one", server, store, bucket) as stream:
-            with Load(server, threads=4, transactions_each=100, shape=MIXED) as load:
-                load.join()
-            wait_until_archived(stream, server, store, bucket)
-            write(server, 8)
-            all_came(stream, server)
-            server.kill()
-            stream.wait_for_event("mysqlbinlog ended")
-            server.start()
-            write(server, 8)
-            wait_until_archived(stream, server, store, bucket)
-            assert [line for line in stream.events("streaming") if line["position"] > 4]
-            server.stop()  # cleanly: the stop event is never streamed
-            wait_until(lambda: len(stream.events("mysqlbinlog ended")) >= 2, what="its end")
-            server.start()
-            write(server, 1)
-            wait_until_archived(stream, server, store, bucket)
-            assert stream.terminate() == 0
-        with StreamProcess(disk_tmp_path / "elsewhere", server, store, bucket) as stream:
-            wait_until_archived(stream, server, store, bucket)
-            assert stream.terminate() == 0
-    ends = [entry["end"] for _, entry in sorted(documents(store, bucket, "/entries/").items())]
-    assert {"crash", "stop"} <= set(ends)
-    assert len(documents(store, bucket, "lineage.json")) == 1
 
 
 def wait_for_new_object(store: Store, bucket: str) -> None:

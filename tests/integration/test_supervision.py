@@ -37,12 +37,10 @@ from tests.integration.streaming import (
     documents,
     finish,
     kill_connections,
-    no_binlogs,
     reach,
     sent,
     wait_until_archived,
     write,
-    write_binlog,
 )
 from tests.login import ROOT
 from tests.waiting import wait_until
@@ -472,37 +470,6 @@ def test_a_restart_while_the_server_is_down_waits(
         mariadb.start()
         stream.wait_for_event("streaming")
         finish(stream, mariadb, minio, bucket)
-
-
-@pytest.mark.own_server("it is stopped")
-def test_a_spool_is_brought_in_while_the_server_is_down(
-    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
-) -> None:
-    """Closed binlogs are archived, the open one becomes chunks; the server's return is enough."""
-    there = Bucket(minio, bucket)
-    with (
-        RecordingProxy(minio.endpoint_url) as proxy,
-        start(mysql, endpoint_url=proxy.url) as stream,
-    ):
-        stream.wait_for_event("new lineage")
-        proxy.rules.append(no_binlogs)
-        for _ in range(2):
-            write_binlog(mysql, 2)
-        write(mysql, 7)
-        name, size = all_came(stream, mysql)
-        stream.kill()
-    assert len(there.binlogs().get(name, b"")) < size
-    body = (mysql.datadir / name).read_bytes()[:size]
-    closed = {binlog.name for binlog in closed_binlogs(mysql, flush=False)}
-    mysql.kill()
-    with start(mysql, "two", spool=stream.spool) as stream:
-        wait_until(lambda: reach(there, name) == size, what="chunks of the open one")
-        wait_until(lambda: closed <= set(there.archived()), what="the closed ones")
-        assert stream.events("streaming") == []
-        assert there.binlogs()[name][22:] == body[22:]
-        mysql.start()
-        assert stream.wait_for_event("streaming")["position"] > 4
-        finish(stream, mysql, minio, bucket)
 
 
 @pytest.mark.own_server("it is killed")

@@ -248,39 +248,3 @@ def test_both_start_at_once(mysql: MysqlServer, store: Store, disk_tmp_path: Pat
         assert not other.events("standing by")
         assert waits.terminate() == 0
         assert other.terminate() == 0
-
-
-def test_a_start_that_fails_does_not_disturb_the_writer(
-    mysql: MysqlServer,
-    mysql_shared: MysqlServer,
-    store: Store,
-    bucket: str,
-    disk_tmp_path: Path,
-) -> None:
-    """A wrong password, or another server's address under the same --source: exit 4, no claim.
-
-    With --take-over the other server is refused at once, both named; else the start stands by
-    until it would be streamed.
-    """
-    wrong = disk_tmp_path / "wrong"
-    wrong.write_text("wrong")
-    uuid = mysql_shared.query("SELECT @@server_uuid")[0][0]
-    with StreamProcess(disk_tmp_path / "a", mysql, store, bucket) as a:
-        a.wait_for_event("new lineage")
-        child = child_of(a)
-        options: dict[str, Any] = {"mysql-password-file": wrong}
-        with StreamProcess(disk_tmp_path / "b", mysql, store, bucket, options=options) as b:
-            assert b.wait() == 4, b.stderr()
-            assert "denied" in b.stderr()
-        place, takes = disk_tmp_path / "c", ["--take-over"]
-        with StreamProcess(place, mysql_shared, store, bucket, arguments=takes) as c:
-            assert c.wait() == 4, c.stderr()
-            assert uuid in c.events("ended")[0]["error"]
-        with StreamProcess(disk_tmp_path / "d", mysql_shared, store, bucket) as d:
-            d.wait_for_event("standing by")
-            undisturbed(a, mysql, store, bucket, child)
-            assert a.terminate() == 0
-            assert d.wait() == 4, d.stderr()
-            assert "copied from another machine" in d.stderr()
-    for refused in (b, c, d):
-        assert not refused.events("this process is the writer")

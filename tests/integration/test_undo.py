@@ -783,8 +783,14 @@ def waiting_for_a_lock(place: Place) -> bool:
 
 @NEWEST
 @pytest.mark.gate
-def test_an_undo_that_is_killed_changes_nothing(place: Place) -> None:
-    """kill -9 when other rows are undone already; the next undo removes what is left."""
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
+def test_an_undo_that_is_ended_changes_nothing(
+    place: Place, tmp_path: Path, by: signal.Signals
+) -> None:
+    """When other rows are undone already; the next undo removes what kill -9 leaves.
+
+    Ctrl-C says that nothing was changed, and leaves no lock and no scratch table.
+    """
     place.begin(*K)
     before = place.state("k")
     gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 1", "DELETE FROM k WHERE id = 3")
@@ -793,22 +799,28 @@ def test_an_undo_that_is_killed_changes_nothing(place: Place) -> None:
         cursor.execute("SELECT * FROM shop.k WHERE id = 1 FOR UPDATE")
         child = os.fork()
         if not child:  # pragma: no cover - another process
-            try:
-                called(golden, place.words(f"--gtid={gtid}", "--yes"))
-            finally:
-                os._exit(0)
+            done = called(golden, place.words(f"--gtid={gtid}", "--yes"))
+            (tmp_path / "said").write_text(f"{done.code} {done.err}")
+            os._exit(0)
         wait_until(
             lambda: waiting_for_a_lock(place), what="the undo waits for the row", interval=IDLE
         )
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, by)
         os.waitpid(child, 0)
         other.rollback()
     running = "SELECT * FROM information_schema.innodb_trx"
     wait_until(lambda: not place.server.query(running), what="it has noticed", interval=IDLE)
     assert place.state("k") == state
     assert place.last_gtid() == gtid
+    if by == signal.SIGINT:
+        said = (tmp_path / "said").read_text()
+        assert said.strip() == "130 interrupted: nothing was changed, it is rolled back"
+        assert place.server.query("SHOW DATABASES LIKE 'binlog2s3%'") == []
+        place.undone(gtid)
     wait_until(
-        lambda: place.undo(f"--gtid={gtid}").code == 0, what="its lock is gone, too", interval=IDLE
+        lambda: place.state("k") == before or place.undo(f"--gtid={gtid}").code == 0,
+        what="its lock is gone, too",
+        interval=IDLE,
     )
     assert place.state("k") == before
     assert place.server.query("SHOW DATABASES LIKE 'binlog2s3%'") == []

@@ -1,7 +1,5 @@
 """Undo on real servers where it could be inexact, name the wrong one, or disturb others."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +10,9 @@ import pytest
 
 from tests.golden.buckets import Golden
 from tests.golden.outputs import Called, called
-from tests.integration.test_undo import IDLE, NEWEST, K, Place, place, waiting_for_a_lock
+from tests.integration.test_undo import NEWEST, K, Place, place
 from tests.memory_client import MemoryClient
 from tests.snapshots import LAYOUT
-from tests.waiting import wait_until
 from tests.world.servers import flush, uuid_of
 
 __all__ = ["place"]
@@ -674,33 +671,6 @@ def test_who_locks_a_row_is_named(place: Place) -> None:
         other.rollback()
     assert place.state("k") == state
     assert place.server.query(SCRATCH) == []
-
-
-def test_ctrl_c_before_the_commit_changes_nothing(place: Place, tmp_path: Path) -> None:
-    """It says so, and leaves no lock and no scratch table; the same command undoes it then."""
-    place.begin(*K)
-    before = place.state("k")
-    gtid = place.transaction("DELETE FROM k WHERE id = 3", "UPDATE k SET b = 'y' WHERE id = 1")
-    state, golden = place.state("k"), place.bucket()
-    with place.server.connect(autocommit=False) as other, other.cursor() as cursor:
-        cursor.execute("SELECT * FROM shop.k WHERE id = 1 FOR UPDATE")
-        child = os.fork()
-        if not child:  # pragma: no cover - another process
-            done = called(golden, place.words(f"--gtid={gtid}", "--yes"))
-            (tmp_path / "said").write_text(f"{done.code} {done.err}")
-            os._exit(0)
-        wait_until(lambda: waiting_for_a_lock(place), what="it waits for the row", interval=IDLE)
-        os.kill(child, signal.SIGINT)
-        os.waitpid(child, 0)
-        other.rollback()
-    said = (tmp_path / "said").read_text()
-    assert said.strip() == "130 interrupted: nothing was changed, it is rolled back"
-    running = "SELECT * FROM information_schema.innodb_trx"
-    wait_until(lambda: not place.server.query(running), what="it has noticed", interval=IDLE)
-    assert place.state("k") == state
-    assert place.server.query(SCRATCH) == []
-    place.undone(gtid)
-    assert place.state("k") == before
 
 
 def test_a_replica_is_refused(place: Place) -> None:

@@ -1,10 +1,8 @@
 """`binlog2s3 verify` on a real store: damage, beside a real stream, against its server."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from tests import command
 from tests.damage import NEW, OLD, fill
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
-from tests.world.commands import opened, where
+from tests.world.commands import Done, opened, where
 from tests.world.servers import dump_of
 
 BUSY = {"heartbeat-interval": 10}
@@ -27,19 +25,7 @@ BUSY = {"heartbeat-interval": 10}
 READ_ONLY = ("s3:GetObject", "s3:ListBucket")
 
 
-@dataclass(frozen=True)
-class Done:
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        found = json.loads(self.stdout)
-        assert isinstance(found, dict)
-        assert found["sound"] == (self.status == 0), self.stderr
-        return found
-
+class Verified(Done):
     @property
     def source(self) -> dict[str, Any]:
         (source,) = self.document["sources"]
@@ -58,14 +44,15 @@ class Verify:
         self.endpoint_url = minio.endpoint_url
         self.rights: Mapping[str, str] = environment_for(**minio.restricted(allow(*READ_ONLY)))
 
-    def run(self, *arguments: str) -> Done:
+    def run(self, *arguments: str) -> Verified:
         words = [*where(self.minio, self.bucket), f"--endpoint-url={self.endpoint_url}"]
         done = command.run("verify", *words, *arguments, **self.rights)
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Verified(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
-    def json(self, *arguments: str) -> Done:
+    def json(self, *arguments: str) -> Verified:
         done = self.run("--json", *arguments)
         assert done.status in (0, 7), done.stderr
+        assert done.document["sound"] == (done.status == 0), done.stderr
         return done
 
 
@@ -121,30 +108,6 @@ def test_a_sound_archive(minio: MinioServer, bucket: str, store: S3Store, verify
 
 def repairing(minio: MinioServer, verify: Verify) -> None:
     verify.rights = environment_for(**minio.restricted(allow(*READ_ONLY, "s3:PutObject")))
-
-
-def test_can_this_backup_be_brought_to_now(store: S3Store, verify: Verify) -> None:
-    """Yes, from where to where; no, with the reason, where something on its way is wrong."""
-    archive = fill(store)
-    has = f"--from-gtid-set={archive_gtids(7)}"
-    answer = verify.json(has).source["answer"]
-    assert answer["possible"]
-    assert answer["to"] == f"mysql-bin.000004:{len(archive.data[NEW, 4])}"
-    assert answer["transactions"] == 14 - 7 + 12
-    text = verify.run(has)
-    assert text.status == 0
-    assert "YES: --from-gtid-set can be recovered to mysql-bin.000004" in text.stdout
-    store.delete([archive.key(NEW, 2)])
-    done = verify.json(has)
-    assert done.status == 7
-    assert not done.source["answer"]["possible"]
-    assert "NO: " in verify.run(has).stdout
-    stranger = f"--from-gtid-set={'0' * 8}-71ca-11e1-9e33-c80aa9429562:1-7"
-    assert not verify.json(stranger).source["answer"]["possible"]
-
-
-def archive_gtids(last: int) -> str:
-    return f"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-{last}"
 
 
 def source_options(mysql: MysqlServer) -> Sequence[str]:
@@ -215,7 +178,7 @@ def test_a_mariadb_and_a_repair_while_it_streams(
         closed = len(mariadb.binlogs()) - 1
         wait_until(lambda: len(stream.events("binlog archived")) >= closed, what="all archived")
 
-        def sound() -> Done | None:
+        def sound() -> Verified | None:
             done = verify.json("--deep", *source_options(mariadb))
             assert done.source["defects"] == [], done.stdout
             return done if done.source["against_source"]["lag_bytes"] == 0 else None

@@ -28,9 +28,9 @@ READ_ONLY = {
 }
 
 
-def where(store: Store, bucket: str) -> list[str]:
+def where(store: Store, bucket: str, prefix: str = "pre") -> list[str]:
     """The options that name the archive's place."""
-    words = [f"--s3-url=s3://{bucket}/pre", f"--endpoint-url={store.endpoint_url}"]
+    words = [f"--s3-url=s3://{bucket}/{prefix}", f"--endpoint-url={store.endpoint_url}"]
     return [*words, "--addressing-style=path", f"--region={REGION}"]
 
 

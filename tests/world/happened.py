@@ -75,12 +75,6 @@ def decoded(binaries: ServerBinaries, path: Path) -> str:
     return re.sub(INSIDE_COMPRESSED, "", done.stdout.decode(errors="replace"))
 
 
-def len_of(gtids: str) -> int:
-    """How many transactions a MySQL GTID set has."""
-    ranges = re.findall(r":(\d+)(?:-(\d+))?(?=[:,\s]|$)", gtids)
-    return sum(int(last or first) - int(first) + 1 for first, last in ranges)
-
-
 def _errors_of(replica: MysqlServer) -> str:
     """What each worker says of its own failure, and the end of the server's log."""
     text = "performance_schema.replication_applier_status_by_worker"

@@ -15,7 +15,6 @@ from tests.unit.binlog.test_content import bytes_of, compressed, payload, rows, 
 
 Event = tuple[int, bytes]
 WRITE, UPDATE, DELETE = EventType.WRITE_ROWS, EventType.UPDATE_ROWS, EventType.DELETE_ROWS
-COMPRESSED = EventType.WRITE_ROWS_COMPRESSED_V1
 FORGED = "### DELETE FROM `t`.`1`\n###   @1=1"
 CHANGES: Sequence[Event] = (
     BEGIN,
