@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import Leg, Line, is_within, line_of
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import (
@@ -34,6 +35,7 @@ from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, BucketHistory, Start
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids, gtids_at
+from binlog2s3.server.omissions import gtids_that_came_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,8 @@ def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:
 def lineages_of(base: Base, history: BucketHistory) -> frozenset[str]:
     """The lineages that have exactly the backup's GTIDs at exactly its place.
 
-    Empty if the backup does not say both. What cannot be read proves nothing and is left out.
+    What their server has without its binlogs is at no place in them, and does not count. Empty if
+    the backup does not say both. What cannot be read proves nothing and is left out.
     """
     if base.gtids is None or base.place is None:
         return frozenset()
@@ -151,15 +154,23 @@ def _has_at(
     before = known.gtids_before
     if type(before) is not type(gtids):
         return False
-    most = executed(before).plus(known.gtids_added).gtids
-    if isinstance(gtids, GtidSet) and not before <= gtids <= most:
-        return False
+    most, apart = executed(before).plus(known.gtids_added).gtids, GtidSet()
+    if isinstance(gtids, GtidSet):
+        apart = without_binlogs(lineage, known)
+        if not before <= gtids | apart or not gtids <= either(most, apart):
+            return False
     if not history.is_boundary(lineage.id, name, offset):
         return False
     there = gtids_at(history, lineage.id, name, offset)
     if isinstance(gtids, MariadbGtidList) and isinstance(there, MariadbGtidList):
         return is_state(gtids, there)
-    return there == gtids
+    return there is not None and either(there, apart) == either(gtids, apart)
+
+
+def without_binlogs(lineage: Lineage, known: Facts) -> GtidSet:
+    """What a MySQL had executed during a binlog of a lineage, and none of its binlogs ever had."""
+    came_in = gtids_that_came_in(known.leaves_out or ())
+    return GtidSet.parse(lineage.gtids_outside) | came_in
 
 
 def refuse_other_place(base: Base, history: BucketHistory) -> None:
@@ -185,6 +196,7 @@ def refuse_other_place(base: Base, history: BucketHistory) -> None:
             had = gtids_at(history, lineage.id, name, offset)
             if had == before or not isinstance(had, GtidSet):
                 continue
+            had |= without_binlogs(lineage, known) & base.gtids
             words = [
                 f"{verb} {gtids_text(gtids)}"
                 for verb, gtids in (

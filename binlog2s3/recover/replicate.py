@@ -203,7 +203,7 @@ class Replication:
         self, pieces: Sequence[PlanPiece], last: dict[int, str] | None = None
     ) -> PlanSource:
         opened = self._work.open_stream
-        if last is not None:
+        if last is not None and self._facts.flavour == "mariadb":
             opened = through(opened, lambda _, data: _noting(data, last))
         return PlanSource(
             self._identity(),
@@ -473,7 +473,7 @@ def _position(state: MariadbGtidList | None) -> list[str]:
 
 
 def _noting(data: Iterator[Checked], last: dict[int, str]) -> Iterator[Checked]:
-    """The same data; `last` gets the last GTID of each domain."""
+    """The same data of a MariaDB; `last` gets the last GTID of each domain."""
     for checked in data:
         for one in checked.done:
             if one.gtid is not None:

@@ -327,6 +327,7 @@ def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     ]
     if restores.place.binaries.flavour == "mysql":
         argv += ["--secure-file-priv=NULL", "--mysqlx=OFF"]
+        argv += ["--gtid-mode=ON", "--enforce-gtid-consistency=ON"]
     with (data / "by-hand.err").open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log)
     try:
@@ -339,11 +340,12 @@ def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
         process.wait(60)
 
 
-@pytest.mark.parametrize("place", ["mariadb-dump", "mariabackup"], indirect=True)
-def test_a_restored_mariadb_is_the_successor(restores: Restores) -> None:
+@pytest.mark.parametrize("place", FLAVOURS, indirect=True)
+def test_a_restored_server_is_the_successor(restores: Restores) -> None:
     """It has the archive's transactions in its own binlogs, so the streamer goes on with it.
 
-    What it commits then is of the same history: another restore has it.
+    What it commits then is of the same history: another restore has it. A new base backup of it has
+    GTIDs that came with the old one, and are in none of its binlogs.
     """
     place = restores.place
     life = Life(place.source, seed=6)
@@ -352,7 +354,9 @@ def test_a_restored_mariadb_is_the_successor(restores: Restores) -> None:
     life.go_on(20)
     place.wait()
     assert place.stream.terminate() == 0
-    data, goal = restores.folder / "d", f"--to-gtid={executed(place.source)}"
+    is_mysql = place.binaries.flavour == "mysql"
+    last = last_gtid(place.source) if is_mysql else executed(place.source)
+    data, goal = restores.folder / "d", f"--to-gtid={last}"
     first = restores.done(data, "--latest")
     with started_on(restores, data) as server:
         by_socket = {"mysql-host": None, "mysql-port": None, "mysql-socket": server.socket}
@@ -365,6 +369,9 @@ def test_a_restored_mariadb_is_the_successor(restores: Restores) -> None:
             truth = state_of(server)
             later = ("find", "--table=shop.later", "--print=gtid")
             wait_until(lambda: place.run(*later).stdout, what="it is in the bucket", interval=0.5)
+            argv = place.run_argv("--wait=30s", f"--mysql-socket={server.socket}")
+            done = command.run(*argv, **place.minio.env())
+            assert done.returncode == 0, done.stderr
             assert follower.terminate() == 0
     with restores.running(restores.folder / "again", "--latest") as (_, restored):
         assert restored.query("SELECT n FROM shop.later") == [(7,)]

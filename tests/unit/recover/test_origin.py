@@ -1,11 +1,14 @@
 """Of which of two histories a base backup is, and that nobody guesses."""
 
+from dataclasses import replace
+
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Base, Latest, Plan, Request, Start, ToPosition, ToTime
+from binlog2s3.recover.origin import lineages_of, refuse_other_place
 from binlog2s3.recover.plan import make
 from tests.history_model import HEAD, Model, having, lived
 
@@ -102,6 +105,24 @@ def test_gtids_that_are_not_those_of_the_place_prove_nothing() -> None:
     for chosen in ({}, {"lineage": old}, {"lineage": new}):
         assert TWO in refused(model, base, **chosen)
     assert plan_of(model, base, from_lineage=new).transactions == 4
+
+
+def test_what_came_with_a_dump_is_at_no_place() -> None:
+    """A server that was restored has GTIDs that none of its binlogs has: they contradict nothing."""
+    other = "5d8d3c9e-0000-0000-0000-00000000000a"
+    model = after_a_reset(size=70)
+    _, new = ids(model)
+    branch, plain = model.branches[1], backup(2, model, 1)
+    branch.lineage = replace(branch.lineage, gtids_outside=f"{other}:1-9")
+    assert isinstance(plain.gtids, GtidSet)
+    for theirs in ("1-9", "1-5"):
+        base = replace(plain, gtids=plain.gtids | GtidSet.parse(f"{other}:{theirs}"))
+        assert lineages_of(base, model) == {new}
+        refuse_other_place(base, model)
+    base = replace(plain, gtids=plain.gtids | GtidSet.parse(f"{other}:1-10"))
+    assert not lineages_of(base, model)
+    with pytest.raises(RecoveryError, match=f"it claims also {other}:10$"):
+        refuse_other_place(base, model)
 
 
 def test_what_the_target_alone_tells_is_not_settled_by_the_history_that_is_followed() -> None:
