@@ -90,8 +90,9 @@ class Option:
 
     A flag takes no value on the command line; elsewhere it is true or false. `otherwise` describes
     what applies if the option is not given and there is no fixed default. `least` and `most` limit
-    numbers: bytes for sizes, seconds for durations. A `repeatable` option may be given several
-    times; its value is a tuple.
+    numbers: bytes for sizes, seconds for durations. `needs_unit`: a duration that is read as days by
+    some and as seconds by others, where the difference is the data; only 0 needs none. A
+    `repeatable` option may be given several times; its value is a tuple.
     """
 
     metavar: str
@@ -108,6 +109,7 @@ class Option:
     choices: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
+    needs_unit: bool = False
     repeatable: bool = False
 
     @property
@@ -206,7 +208,10 @@ def parse(option: Option, raw: object) -> Any:
     Raises ValueError that says what is wrong and what is expected.
     """
     if option.kind in _EXPECTED:
-        return _bounded(option, _parse_number(option, raw), raw)
+        value = _bounded(option, _parse_number(option, raw), raw)
+        if option.needs_unit and value and not str(raw).strip()[-1:].isalpha():
+            raise ValueError(f"{_shown(raw)} has no unit: write 30d for days, 12h for hours")
+        return value
     if option.kind == "flag":
         return _parse_flag(raw)
     if not isinstance(raw, str | Path):

@@ -33,6 +33,7 @@ class PruneConfig:
             "duration",
             least=0,
             most=_CENTURY_SECONDS,
+            needs_unit=True,
         ),
     ] = None
     keep_from_gtid_set: Annotated[
@@ -55,6 +56,7 @@ class PruneConfig:
             "duration",
             least=0,
             most=_CENTURY_SECONDS,
+            needs_unit=True,
         ),
     ] = None
     from_lineage: FromLineage = None
@@ -67,6 +69,7 @@ class PruneConfig:
             "duration",
             least=0,
             most=_CENTURY_SECONDS,
+            needs_unit=True,
         ),
     ] = 24 * 3600.0
     retire: Annotated[

@@ -242,7 +242,7 @@ def test_a_window_of_forty_binlogs(
 
         # the streamer's own rights cannot prune
         age = datetime.now(UTC) - world.at[WINDOW - 1]
-        keep = f"--keep={age / timedelta(seconds=1):.3f}"
+        keep = f"--keep={age / timedelta(seconds=1):.3f}s"
         plan = world.good("prune", keep, "--dry-run")
         assert "(after4)" in plan
         denied = world.run("prune", keep, "--grace=0", "--yes", rights="streamer")

@@ -17,7 +17,15 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli.options import config_of
 from binlog2s3.config.file import _read_tables, read_file
-from binlog2s3.config.options import Option, parse, parse_seconds, parse_size, split_s3_url
+from binlog2s3.config.options import (
+    Option,
+    options_of,
+    parse,
+    parse_seconds,
+    parse_size,
+    split_s3_url,
+)
+from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.values import BY_NAME, OPTIONS, STREAM, Config, LocalSocket, SpoolLimits
 from binlog2s3.errors import ConfigError
 
@@ -737,3 +745,13 @@ def test_a_host_has_no_port(text: str) -> None:
     with pytest.raises(ValueError, match="is not a host") as caught:
         parse(BY_NAME["mysql-host"], text)
     assert "--mysql-port, or port in [mysql] of a file" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["keep", "keep-binlogs-for", "grace"])
+def test_what_prune_keeps_has_a_unit(name: str) -> None:
+    """Days are meant, and seconds would be kept."""
+    (option,) = (one for one in options_of(PruneConfig) if one.name == name)
+    for text in ("30", "1.5", 30, 0.5):
+        with pytest.raises(ValueError, match="has no unit: write 30d"):
+            parse(option, text)
+    assert [parse(option, text) for text in ("0", "30d", "36h")] == [0.0, 2_592_000.0, 129_600.0]
