@@ -370,6 +370,7 @@ class Reporter:
         if durable is None or durable.gtid_set:
             lineage = coverage.lineage
             ours = durable.gtid_set if durable is not None else lineage.gtid_set
+            ours = ",".join(filter(None, (ours, lineage.gtids_outside)))
             waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
         return Lag(bytes=behind, transactions=counted(behind, waiting), seconds=seconds)
 

@@ -459,6 +459,15 @@ def test_nothing_is_durable_yet() -> None:
     assert status.purge.statement is None
 
 
+def test_what_came_with_a_dump_is_no_lag() -> None:
+    """A server that was restored has executed it, and no binlog of it has it."""
+    parts, other = Parts(), UUID.replace("3e11", "3e12")
+    parts.coverage.lineage = replace(parts.coverage.lineage, gtids_outside=f"{other}:1-222")
+    parts.answer(offset=900, gtids=f"{UUID}:1-12,{other}:1-222")
+    assert other != UUID
+    assert (parts.status.lag.bytes, parts.status.lag.transactions) == (400, 3)
+
+
 def test_a_source_without_gtids_has_no_transaction_left() -> None:
     """Its bytes are all there."""
     parts = Parts()
