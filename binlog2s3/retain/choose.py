@@ -132,8 +132,8 @@ def needed_in_window(
     """The backups that are needed to reach each moment since then; which of them are `held`.
 
     A backup is superseded if a newer one can also be brought to the beginning of the window, along
-    the same history, and at least as far, and was there by then; one that was checked only by another that was, and none
-    by one whose drill has failed.
+    the same history, and at least as far, and was there by then; one that was checked only by
+    another that was, and none by one whose drill has failed.
     """
     needed, held = list[KnownBackup](), list[str]()
     for one in backups:

@@ -328,8 +328,8 @@ class ArchiveHistory:
         if not executed(apart).beyond(have):
             return
         known = executed(have)
-        for number in range(len(view.binlogs)):
-            known = known.plus(self._added_by(number))
+        for one in range(len(view.binlogs)):
+            known = known.plus(self._added_by(one))
         if missing := executed(apart).beyond(known.gtids):
             raise NotServedError(
                 f"the replica is missing {gtids_text(missing)}, which no binlog of the source ever "

@@ -291,7 +291,8 @@ class RemoteBinlog:
 
         A chunk whose name has another checksum is read, with `read` each one. If its bytes are not
         those that its name says, twice, it is deleted: it is nobody's chunk, and would only stop
-        readers. Once may be the network's fault, and nobody else may have the bytes. Otherwise, with another checksum, it is of another history, and ForkError is raised.
+        readers. Once may be the network's fault, and nobody else may have the bytes. Otherwise,
+        with another checksum, it is of another history, and ForkError is raised.
         """
         same, floor = set(), self._track.floor
         for chunk in sorted(chunks):

@@ -110,7 +110,10 @@ def test_a_reader_that_stands_still_holds_nobody(monkeypatch: pytest.MonkeyPatch
     reads, writes = os.pipe()
     fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 1 << 16)
     found = b""
-    with open(reads, "rb", buffering=0) as reader, open(writes, "w", encoding="utf-8") as stream:
+    with (
+        os.fdopen(reads, "rb", buffering=0) as reader,
+        os.fdopen(writes, "w", encoding="utf-8") as stream,
+    ):
         configure("json", "debug", stream)
 
         def say_much() -> None:
