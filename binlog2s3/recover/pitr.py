@@ -63,6 +63,7 @@ from binlog2s3.recover.plan import make
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
+from binlog2s3.recover.replaced import Replaced, cascades_itself, doubt_of, parents
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
@@ -144,6 +145,7 @@ class _Recovery:
         self._target = at
         self._facts: TargetFacts | None = None
         self._apply: Apply | None = None
+        self._replaced = Replaced()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
         self._still_applies = False
@@ -234,6 +236,7 @@ class _Recovery:
             say("warning", ready.zones.unknown_text())
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
         doubt = doubt or lost_preparation(ready.plan.pending, result.prepared)
+        doubt = doubt or self._doubt_of_replaced()
         if doubt:
             result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
@@ -602,6 +605,8 @@ class _Recovery:
             opened = watched(opened, only.check)
         if ready.zones is not None:
             opened = ready.zones.watched(opened)
+        if self._facts is not None and cascades_itself(self._facts):
+            opened = self._replaced.watched(opened)
         work = Work(
             plan=ready.plan,
             open_stream=opened,
@@ -618,6 +623,12 @@ class _Recovery:
                     "interrupted; run the same command again: it continues where the target is now"
                 )
             raise
+
+    def _doubt_of_replaced(self) -> str:
+        """Why foreign keys may have changed other rows here than at the source; "" if not."""
+        if self._target is None or not self._replaced.tables:
+            return ""
+        return doubt_of(self._replaced.tables, parents(self._target.server))
 
     # What is said
 

@@ -108,7 +108,7 @@ def test_gtids_that_are_not_those_of_the_place_prove_nothing() -> None:
 
 
 def test_what_came_with_a_dump_is_at_no_place() -> None:
-    """A server that was restored has GTIDs that none of its binlogs has: they contradict nothing."""
+    """A server that was restored has GTIDs that none of its binlogs has: no contradiction."""
     other = "5d8d3c9e-0000-0000-0000-00000000000a"
     model = after_a_reset(size=70)
     _, new = ids(model)
