@@ -21,6 +21,7 @@ from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.durable import sync_directory
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import iso_text, moment_text
 from binlog2s3.output import clean
@@ -252,15 +253,7 @@ def _make(directory: Path) -> None:
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
     for path in missing:
-        _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(path.parent)
 
 
 class _Folder:

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from binlog2s3.config.report import unwritable
+from binlog2s3.durable import sync_directory
 from binlog2s3.errors import ConfigError
-from binlog2s3.stream.spool import sync_directory
 
 _MODE = 0o666
 """As a shell makes files: the umask decides who reads it."""

@@ -5,7 +5,6 @@ that it names begins, and is there as long as the directory is. A marker or a lo
 which somebody put a link is not followed (`private`).
 """
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from binlog2s3 import private
+from binlog2s3.durable import write_json
 from binlog2s3.errors import RecoveryError
 
 LOGS = ("restore.log", "server.log")
@@ -65,12 +65,7 @@ class Workspace:
 
     def note(self, marker: Mapping[str, object]) -> None:
         """Replace the marker; it is on the disk afterwards."""
-        new = self.directory / f"{self._marker}.new"
-        with open(private.create(new), "w") as file:  # noqa: PTH123 - a descriptor
-            file.write(json.dumps(marker))
-            file.flush()
-            os.fsync(file.fileno())  # after a power cut an empty one would say nothing
-        new.replace(self.directory / self._marker)
+        write_json(self.directory / self._marker, marker)
 
 
 def read_marker(path: Path) -> str:

@@ -29,6 +29,7 @@ from binlog2s3 import private
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.config.values import SpoolLimits
+from binlog2s3.durable import sync_directory, sync_file, write_json
 from binlog2s3.errors import DamageError, SpoolError
 from binlog2s3.log import Log
 
@@ -312,12 +313,17 @@ class Spool:
 
     def note(self, run: SpoolRun) -> None:
         """Write run.json, all of it or not at all."""
-        write_whole(run.directory / _RUN, {"format": 1, **asdict(run.facts)})
+        self._write(run.directory / _RUN, asdict(run.facts))
 
     def note_claim(self, source: str, target: str, rank: Rank) -> None:
         """Record, before the claim, which writer this streamer is about to become."""
         claim = {"source": source, "target": target, "generation": rank[0], "token": rank[1]}
-        write_whole(self.directory / _CLAIM, {"format": 1, **claim})
+        self._write(self.directory / _CLAIM, claim)
+
+    @staticmethod
+    def _write(path: Path, fields: Mapping[str, object]) -> None:
+        with as_spool_error(path):
+            write_json(path, {"format": 1, **fields})
 
     def last_claim(self, source: str, target: str) -> Rank | None:
         """The writer that the streamer on this spool last was, for this source and target.
@@ -605,18 +611,6 @@ def delete_file(path: Path) -> int:
         return size
 
 
-def write_whole(path: Path, document: Mapping[str, object]) -> None:
-    """Write a JSON file, whole or not at all, and make it durable with its name."""
-    with as_spool_error(path):
-        new = path.with_name(f"{path.name}.new")
-        with open(private.create(new), "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        sync_directory(path.parent)
-
-
 def is_part(path: Path, skip: int, other_path: Path, at: int) -> bool:
     """Whether the bytes of a file after `skip` are in another one at `at`. Raises OSError."""
     with path.open("rb") as one, other_path.open("rb") as other:
@@ -626,20 +620,6 @@ def is_part(path: Path, skip: int, other_path: Path, at: int) -> bool:
             if block != other.read(len(block)):
                 return False
     return True
-
-
-def sync_directory(path: Path) -> None:
-    """Make a directory durable: which names are in it. Raises OSError."""
-    sync_file(path, os.O_DIRECTORY)
-
-
-def sync_file(path: Path, flags: int = 0) -> None:
-    """Make a file durable. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
+from binlog2s3.durable import write_json
 from binlog2s3.private import check_inner
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.export import _lineage_of
@@ -78,7 +79,7 @@ from binlog2s3.stream.remote import (
     where_absent,
 )
 from binlog2s3.stream.resume import Resumption
-from binlog2s3.stream.spool import Spool, SpoolRun, write_whole
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import _Bucket, _checked, _File, _has_begun
 from binlog2s3.stream.tail import Tailer, is_closed
 from binlog2s3.stream.tracking import Tracking, _end
@@ -490,7 +491,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_safeguards.py::test_a_note_that_fails_half_way_leaves_the_one_before",
         ),
-        ((write_whole, receiver(call(Path.with_name))),),
+        ((write_json, receiver(call(Path.with_name))),),
     ),
     Mutant(
         "release-by-lineage",
