@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from binlog2s3.archive.codec import Count, Crc64, GtidText, Microseconds
-from binlog2s3.binlog.checksum import crc64_of_rest, crc64nvme
+from binlog2s3.binlog.checksum import crc64_of_both, crc64_of_rest, crc64nvme
 from binlog2s3.binlog.scanner import Transaction
 
 BLOCK_SIZE = 4 << 20
@@ -36,6 +36,11 @@ class Grid:
         if not 1 <= number <= MAX_PARTS:
             raise ValueError(f"part {number} is not one of 1 to {MAX_PARTS}")
         return min(self.part_size << ((number - 1) // _TIER), max(_GREATEST_PART, self.part_size))
+
+    def begin(self, number: int) -> int:
+        """The offset at which part `number` begins."""
+        tiers = range(0, number - 1, _TIER)
+        return sum(self.length(first + 1) * min(_TIER, number - 1 - first) for first in tiers)
 
     def at(self, offset: int) -> "Part":
         """The whole part that contains this byte."""
@@ -148,13 +153,14 @@ class Digest:
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes of the binlog."""
-        self.crc64 = crc64nvme(data, self.crc64)
         while data:
             block_end = (len(self._blocks) + 1) * BLOCK_SIZE
             length = min(len(data), self._part_end - self.size, block_end - self.size)
             piece, data = data[:length], data[length:]
-            self._part_crc = crc64nvme(piece, self._part_crc)
-            self._block_crc = crc64nvme(piece, self._block_crc)
+            crc64 = crc64nvme(piece)  # the bytes are read once; to combine costs next to nothing
+            self.crc64 = crc64_of_both(self.crc64, crc64, length)
+            self._part_crc = crc64_of_both(self._part_crc, crc64, length)
+            self._block_crc = crc64_of_both(self._block_crc, crc64, length)
             self.size += length
             if self.size == self._part_end:
                 self._parts.append(self._part_crc)

@@ -7,6 +7,7 @@ request. Each attempt opens the body again.
 import base64
 import hashlib
 import io
+import json
 import re
 import threading
 import time
@@ -84,11 +85,36 @@ _WITHOUT_KEY = frozenset(
 )
 
 
+_ASKED = frozenset({"s3", "sts", "oidc", "portal.sso", "signin"})
+"""The services whose endpoints are needed: the store's, and those that give credentials."""
 _LISTED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
+
+
+class _JsonFiles(botocore.loaders.JSONFileLoader):
+    """Data models in half the memory: plain dicts, without documentation and other services."""
+
+    def _load_file(self, full_path: str, open_method: Callable[..., Any]) -> Any:
+        if not Path(full_path).is_file():
+            return None
+        with open_method(full_path, "rb") as file:
+            found = json.loads(file.read(), object_hook=_undocumented)
+        for partition in found.get("partitions", ()):
+            services = partition.get("services", {})
+            partition["services"] = {name: services[name] for name in _ASKED & services.keys()}
+        return found
+
+
+def _undocumented(model: dict[str, Any]) -> dict[str, Any]:
+    """The same without its documentation. A member of that name is no text, and stays."""
+    if isinstance(model.get("documentation"), str):
+        model["documentation"] = ""
+    return model
 
 
 class _Loader(botocore.loaders.Loader):
     """Finds data models without a look into the directories of all services there are."""
+
+    FILE_LOADER_CLASS = _JsonFiles
 
     def list_available_services(self, type_name: str) -> list[str]:  # noqa: ARG002 - as its base
         """The names of all services, also of those without a model of this type."""

@@ -7,6 +7,7 @@ Law: `decide` is total. Nothing is concluded from what is not known.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 
 from binlog2s3.archive.chunks import Chunk, Flushes
 from binlog2s3.archive.parts import Grid, Part
@@ -181,12 +182,16 @@ def _archive(observed: Observed, held: Held, limits: Limits) -> tuple[ForArchive
         return ()
     if held.upload_id is None and _is_small(observed, limits):
         return (PutWhole(),)
-    wanted = [part for part in limits.grid.parts(observed.size) if part.full or observed.closed]
-    chunks = {part.number: _chunk_for(part, observed) for part in wanted}
+    first = next(number for number in count(1) if number not in held.parts)
+    missing = [
+        part
+        for part in limits.grid.parts(observed.size, limits.grid.begin(first))
+        if part.number not in held.parts and (part.full or observed.closed)
+    ]
+    chunks = {part.number: _chunk_for(part, observed) for part in missing}
     coming = {part.number for part in _parts_to_chunk(observed, held, limits)}
     if held.upload_id is None:
         return (CreateUpload(copying=bool(coming) or any(chunks.values())),)
-    missing = [part for part in wanted if part.number not in held.parts]
     if missing:
         return tuple(
             _bring(part, held, chunks[part.number]) for part in missing if part.number not in coming

@@ -77,6 +77,7 @@ Answer = TypeVar("Answer")
 
 _log = Log("run")
 _POLL_SECONDS = 0.05
+_READ_SECONDS = 0.01
 _QUIET_AFTER_SECONDS, _QUIET_POLL_SECONDS = 2.0, 0.25  # an idle source costs little
 _QUIET_ROUND_SECONDS = 1.0
 _REFUSALS = 3
@@ -544,12 +545,18 @@ class Runs:
             self._go_on(min(left, _POLL_SECONDS))
 
     def round(self, wait_seconds: float) -> bool:
-        """Read a slice, judge, start requests, take outcomes; whether anything was read."""
+        """Read, judge, start requests, take outcomes; whether anything was read.
+
+        A backlog is read for a moment: the uploads do not have something new to do at each slice.
+        """
         run, read = self.run, False
         if self.memory.state is State.CONFIRMING and self._stop.is_set():
             return False
         if run is not None and not run.is_over:
-            read = self._read(run)
+            until = time.monotonic() + _READ_SECONDS
+            read = more = self._read(run)
+            while more and run.tailer.has_more and time.monotonic() < until:
+                more = not self._stop.is_set() and self._read(run)
         self._step(0.0 if read else wait_seconds)
         return read
 

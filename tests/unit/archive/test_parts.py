@@ -132,6 +132,15 @@ def test_a_block_knows_the_first_transaction_that_begins_in_it() -> None:
     assert third.first_commit_us == 2 * BLOCK_SIZE + 7
 
 
+def test_where_a_part_begins() -> None:
+    """Behind all parts before it, also the last one that there can be."""
+    begin = 0
+    for number in range(1, MAX_PARTS + 1):
+        assert GRID.begin(number) == begin
+        begin += GRID.length(number)
+    assert GRID.begin(MAX_PARTS + 1) == begin
+
+
 @pytest.mark.parametrize("offset", [0, 1, 9, 10, 9_999, 10_000, 10_019, 10_020, 29_999, 30_001])
 def test_the_part_of_a_byte(offset: int) -> None:
     """Whole, also across the places where parts double."""
