@@ -114,6 +114,8 @@ def put_back_to_a_snapshot(scene: Scene, place: Path, *, follows: bool = False) 
     if follows:
         scene.wait_until_equal()
         threads(scene, "STOP")
+    newest = scene.pair.names[-1]
+    wait_until(lambda: current(scene).endswith(newest), what="the binlog that is lost is served")
     served = current(scene)
     scene.source.kill()
     put_back(scene.source, image)
