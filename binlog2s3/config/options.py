@@ -90,9 +90,9 @@ class Option:
 
     A flag takes no value on the command line; elsewhere it is true or false. `otherwise` describes
     what applies if the option is not given and there is no fixed default. `least` and `most` limit
-    numbers: bytes for sizes, seconds for durations. `needs_unit`: of a duration that people think of in
-    days; seconds would be fatal; only 0 needs none. A `repeatable` option may be given several
-    times; its value is a tuple.
+    numbers: bytes for sizes, seconds for durations. `needs_unit`: only 0 may be without a unit,
+    because people think of days where a bare number means seconds. A `repeatable` option may be
+    given several times; its value is a tuple.
     """
 
     metavar: str

@@ -6,8 +6,7 @@ applies the DELETE of it does: rows that refer to the replaced one, which the so
 deleted or set to NULL, with the same GTIDs.
 """
 
-from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator
 
 from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.events import CHECKSUM_SIZE, EventType, decode_format
@@ -15,8 +14,8 @@ from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.tables import decode_map, table_id, table_name
 from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types
 from binlog2s3.formatting import some
-from binlog2s3.recover.model import Checked, PlanPiece
-from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.recover.extract import through
+from binlog2s3.recover.model import Checked, OpenStream
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 
@@ -69,15 +68,7 @@ class Replaced:
 
     def watched(self, open_stream: OpenStream) -> OpenStream:
         """The same stream."""
-
-        def opened(
-            pieces: Sequence[PlanPiece],
-        ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-            with closing(open_stream(pieces)) as stream:
-                for piece, data in stream:
-                    yield piece, self._seen(data)
-
-        return opened
+        return through(open_stream, lambda _, data: self._seen(data))
 
     def _seen(self, data: Iterator[Checked]) -> Iterator[Checked]:
         walk: EventWalk | None = None
