@@ -714,7 +714,7 @@ MUTANTS = (
         "A chunk that holds other bytes than the source has ends the stream of that history: "
         "it is neither used nor deleted.",
         ("tests/unit/stream/test_job.py::test_a_chunk_of_another_history_ends_it",),
-        ((RemoteBinlog.compare, always(when(1, of=4))),),
+        ((RemoteBinlog.compare, always(when(1, of=5))),),
     ),
     Mutant(
         "nothing-behind-a-fork",
