@@ -5,6 +5,7 @@ request. Each attempt opens the body again.
 """
 
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -93,11 +94,16 @@ _LISTED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[
 class _JsonFiles(botocore.loaders.JSONFileLoader):
     """Data models in half the memory: plain dicts, without documentation and other services."""
 
-    def _load_file(self, full_path: str, open_method: Callable[..., Any]) -> Any:
-        if not Path(full_path).is_file():
+    def load_file(self, file_path: str) -> Any:
+        """The data of a file, whose path is without its ending; None if there is none."""
+        plain, packed = Path(f"{file_path}.json"), Path(f"{file_path}.json.gz")
+        if plain.is_file():
+            text = plain.read_bytes()
+        elif packed.is_file():
+            text = gzip.decompress(packed.read_bytes())
+        else:
             return None
-        with open_method(full_path, "rb") as file:
-            found = json.loads(file.read(), object_hook=_undocumented)
+        found = json.loads(text, object_hook=_undocumented)
         for partition in found.get("partitions", ()):
             services = partition.get("services", {})
             partition["services"] = {name: services[name] for name in _ASKED & services.keys()}
