@@ -704,7 +704,15 @@ MUTANTS = (
         "A chunk that holds other bytes than the source has ends the stream of that history: "
         "it is neither used nor deleted.",
         ("tests/unit/stream/test_job.py::test_a_chunk_of_another_history_ends_it",),
-        ((RemoteBinlog.compare, always(when(1, of=4))),),
+        ((RemoteBinlog.compare, always(when(1, of=5))),),
+    ),
+    Mutant(
+        "chunk-read-twice",
+        Promise.HISTORIES,
+        "A chunk that came from the store wrong once is not deleted: nobody else may have its "
+        "bytes.",
+        ("tests/unit/stream/test_safeguards.py::test_a_chunk_that_came_wrong_once_is_not_deleted",),
+        ((RemoteBinlog.compare, never(when(2, of=5))),),
     ),
     Mutant(
         "nothing-behind-a-fork",
