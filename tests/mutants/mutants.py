@@ -717,6 +717,14 @@ MUTANTS = (
         ((RemoteBinlog.compare, always(when(1, of=5))),),
     ),
     Mutant(
+        "chunk-read-twice",
+        Promise.HISTORIES,
+        "A chunk that came from the store wrong once is not deleted: nobody else may have its "
+        "bytes.",
+        ("tests/unit/stream/test_safeguards.py::test_a_chunk_that_came_wrong_once_is_not_deleted",),
+        ((RemoteBinlog.compare, never(when(2, of=5))),),
+    ),
+    Mutant(
         "nothing-behind-a-fork",
         Promise.HISTORIES,
         "Behind bytes of another history in the bucket nothing is archived.",
