@@ -335,7 +335,8 @@ class Plan:
     `before`: the GTIDs that the target has; `adds`: those that the pieces add; `skipped`: those
     that --skip-gtid leaves out (MariaDB: the last of each server; `skipped_singly` has each). All
     are None if the history has no GTIDs. `holes`, as text: what is applied first although the
-    target has later ones. `kept` are the last transactions that are applied, or that the target
+    target has later ones. `lacks`, as text: what the source had executed and no binlog has, and the
+    target has not either. `kept` are the last transactions that are applied, or that the target
     has; `left_out` the first that are not; at most three each. `others` are the lineages outside of
     the history; those with later transactions are `newer`, too. `disorder`: transactions whose
     place and commit time do not fit the goal, the first few. `pending`: those that the goal cuts
@@ -362,6 +363,7 @@ class Plan:
     pending: tuple[Shown, ...] = ()
     skipped_singly: tuple[str, ...] = ()
     holes: str = ""
+    lacks: str = ""
 
     @property
     def skipped_text(self) -> str:

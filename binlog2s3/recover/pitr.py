@@ -236,7 +236,7 @@ class _Recovery:
             say("warning", ready.zones.unknown_text())
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
         doubt = doubt or lost_preparation(ready.plan.pending, result.prepared)
-        doubt = doubt or self._doubt_of_replaced()
+        doubt = doubt or self._doubt_of_replaced() or _doubt_of_lacks(ready.plan)
         if doubt:
             result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
@@ -672,6 +672,16 @@ def _reading() -> Iterator[None]:
         )
         hint = f"{error.hint}; {then}" if error.hint else then
         raise RecoveryError(str(error), hint=hint) from error
+
+
+def _doubt_of_lacks(plan: Plan) -> str:
+    """Why the GTIDs of the plan do not make the target's rows those of the source; "" if not."""
+    if not plan.lacks:
+        return ""
+    return (
+        f"the source had executed {gtids_text(plan.lacks)}, which none of its binlogs has, and the "
+        "target has not: what that changed is missing; a base backup made after it has it"
+    )
 
 
 def _state_before(plan: Plan, snapshot: Snapshot) -> MariadbGtidList | None:

@@ -17,6 +17,7 @@ from binlog2s3.binlog.content import AlterName, Content
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import (
     Gtids,
+    GtidSet,
     MariadbGtidList,
     either,
     empty,
@@ -34,7 +35,7 @@ from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unn
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
-from binlog2s3.server.omissions import IGNORES
+from binlog2s3.server.omissions import IGNORES, gtids_that_came_in
 
 _SHOWN = 3
 _BACK = 50
@@ -108,7 +109,7 @@ class _Planner:
         first = min(start.number, stop.number)
         route.load(first, stop.number + 1)
         self._check_end(stop)
-        self._say_what_is_left_out(first, stop)
+        lacks = self._say_what_is_left_out(first, stop)
         before_stop = self._before_stop(first, stop)
         everything = self._gtids.from_stretch(first) if before_stop is not None else None
         if stop < start and (self._have is None or self._request.start.place is not None):
@@ -136,6 +137,7 @@ class _Planner:
             skipped=self._skip.found(),
             skipped_singly=self._skip.found_singly(),
             holes=str(filled.gtids),
+            lacks=lacks,
             kept=tuple(self._last_kept(stop, first)),
             left_out=tuple(self._first_left_out(stop, first)),
             commit_exact=all(
@@ -222,19 +224,29 @@ class _Planner:
             )
         self._warnings += [f"the newest transactions are left out: {text}" for text in texts]
 
-    def _say_what_is_left_out(self, first: int, stop: Spot) -> None:
-        """Warn of what the source said that its binlogs do not have, and of what it forgot."""
-        route, found = self._route, LeftOut()
+    def _say_what_is_left_out(self, first: int, stop: Spot) -> str:
+        """Warn of what the source said that its binlogs do not have, and of what it forgot.
+
+        Returns the GTIDs that came to it without a binlog, and that the target does not have.
+        """
+        route, found, came_in = self._route, LeftOut(), GtidSet()
         for number in range(first, stop.number + 1):
             known = route.known(number)
             found.add(known)
+            came_in |= gtids_that_came_in(known.leaves_out or ())
             if known.crashed and number < stop.number and IGNORES in (known.leaves_out or ()):
                 self._warnings.append(
                     f"{known.name} ends as after a crash of the source, which had {IGNORES}: if it "
                     "was no crash, what it committed until its next start is missing"
                 )
-        said = found.texts(self._search.left_out())
-        self._warnings += [*said, *self._search.branches.forgotten(first, stop.number)]
+        now = self._search.left_out()
+        if isinstance(self._request.goal, Latest):
+            came_in |= gtids_that_came_in(now)
+        self._warnings += [*found.texts(now), *self._search.branches.forgotten(first, stop.number)]
+        everything = self._gtids.from_stretch(first) if came_in else None
+        if self._have is None or everything is None:
+            return ""
+        return executed(came_in).beyond(self._have.plus(everything).gtids)
 
     # What the target has, and is to have
 
@@ -247,7 +259,7 @@ class _Planner:
         if everything is not None:
             apart = outside(self._route, start.number)
             self._check_outside(apart, everything)
-            everything = either(everything, apart)
+            everything = either(everything, either(apart, self._came_in(start.number)))
             extra = self._have.beyond(everything)
             self._origin.check_target(
                 self._have,
@@ -261,6 +273,15 @@ class _Planner:
                 "continues",
                 WHERE_IT_ENDS,
             )
+
+    def _came_in(self, number: int) -> Gtids:
+        """What a base backup may have that the source got without a binlog, while it wrote some."""
+        if self._flavour == "mariadb":
+            return empty(self._flavour)
+        route, found = self._route, gtids_that_came_in(self._search.left_out())
+        for at in range(number, min(number + 2, len(route))):  # it may end where the next begins
+            found |= gtids_that_came_in(route.brief(at).leaves_out or ())
+        return found
 
     def _check_outside(self, apart: Gtids, everything: Gtids) -> None:
         """See that the target has what a source got without its binlogs, before it wrote them."""

@@ -25,6 +25,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.plan import make
+from binlog2s3.server.omissions import came_in
 from tests.history_model import HEAD, File, Model, Real, having, lived
 from tests.property.test_plan import applied
 
@@ -855,6 +856,22 @@ def test_a_plan_says_what_the_source_leaves_out() -> None:
         "binlog_ignore_db=tmp (mysql-bin.000001 to mysql-bin.000002)",
         "ndb_log_bin=OFF",
     ]
+
+
+def test_what_came_in_without_a_binlog_must_be_in_the_base_backup() -> None:
+    """It is in none of the pieces: a target without it has not what the source had."""
+    other = "5d8d3c9e-0000-0000-0000-00000000000a"
+    model = lived("2")
+    model.rotate()
+    model.open.leaves_out = (came_in(GtidSet.parse(f"{other}:1-7")),)
+    committed(model, 2)
+    for theirs, lacks in (("", "1-7"), ("1-5", "6-7"), ("1-7", "")):
+        have = having(model.truth[:2])
+        have |= GtidSet.parse(f"{other}:{theirs}" if theirs else "")
+        plan = planned(model, Latest(), start=Start(gtids=have))
+        assert (plan.transactions, plan.lacks) == (2, f"{other}:{lacks}" if lacks else "")
+    early = planned(model, ToGtid(gtid(model.truth[1])), start=Start(gtids=GtidSet()))
+    assert (early.transactions, early.lacks) == (2, "")
 
 
 @pytest.mark.parametrize(
