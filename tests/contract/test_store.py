@@ -21,7 +21,7 @@ from typing import Any, Literal
 import boto3
 import pytest
 
-from binlog2s3.binlog.checksum import composite_etag, crc64nvme, md5
+from binlog2s3.binlog.checksum import composite_etag, crc64_base64, crc64nvme, md5
 from binlog2s3.errors import (
     ObjectMissingError,
     ObjectTooLargeError,
@@ -1145,6 +1145,17 @@ def test_encryption_that_is_not_confirmed_is_an_error(remote: Place, proxy: Reco
     upload_id, parts = upload(elsewhere, "binlog.1", b"secret")
     with pytest.raises(StoreError, match="did not confirm encryption AES256"):
         complete(store, "binlog.1", upload_id, parts, b"secret")
+
+
+def test_another_checksum_of_the_whole_is_an_error(remote: Place, proxy: RecordingProxy) -> None:
+    """Complete never returns when the store has another CRC64NVME than the caller's."""
+    other = crc64_base64(crc64nvme(b"other"))
+    head = {"x-amz-checksum-crc64nvme": other, "x-amz-checksum-type": "FULL_OBJECT"}
+    proxy.rules.append(on(Rewrite(headers=head), method="HEAD"))
+    store = remote.open(endpoint_url=proxy.url)
+    upload_id, parts = upload(store, "binlog.1", b"0123")
+    with pytest.raises(StoreError, match="is not that of the bytes sent"):
+        complete(store, "binlog.1", upload_id, parts, b"0123")
 
 
 def test_the_storage_class_is_for_archived_binlogs(remote: Place) -> None:

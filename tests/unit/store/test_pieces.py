@@ -92,3 +92,9 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     assert reader.read(5) == b"12341"
     reader.close()
     assert open_files() == before
+
+
+def test_a_slice_of_what_is_no_file(tmp_path: Path) -> None:
+    """What cannot be read is the spool's error, with its path."""
+    with pytest.raises(SpoolError, match="directory"):
+        FileSlice(tmp_path, 0, 1).open().read(1)
