@@ -24,6 +24,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.undo.execute import comparison
 from binlog2s3.undo.tables import Column, Definition
@@ -372,6 +373,89 @@ def test_a_row_that_is_left_out_is_left_out_as_a_whole(place: Place) -> None:
         (1, 1, "y"), (4, 4, None), (30, 0, "x"),
     ]  # fmt: skip
     assert "5 rows left out" in done.out
+
+
+MANY = 999
+NUMBERS = "WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < {})"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that were sent to the server, by any connection of the program."""
+    found: list[str] = []
+    rows = Server.rows
+
+    def seen(self: Server, statement: str, *given: Any) -> list[dict[str, Any]]:
+        found.append(statement)
+        return rows(self, statement, *given)
+
+    monkeypatch.setattr(Server, "rows", seen)
+    return found
+
+
+@NEWEST
+@pytest.mark.parametrize(
+    ("accident", "later"),
+    [
+        ("UPDATE k SET b = 'y'",
+         ["UPDATE k SET b = 'later' WHERE id % 3 = 0", "DELETE FROM k WHERE id % 7 = 0"]),
+        ("UPDATE k SET id = -id",
+         ["UPDATE k SET b = 'later' WHERE id % 3 = 0", "DELETE FROM k WHERE id % 7 = 0"]),
+        ("DELETE FROM k", ["INSERT INTO k SELECT id, 'x' FROM l WHERE id % 3 = 0"]),
+        ("INSERT INTO k SELECT id + 1000, b FROM l",
+         ["UPDATE k SET b = 'later' WHERE id % 3 = 0", "DELETE FROM k WHERE id % 7 = 0"]),
+    ],
+)  # fmt: skip
+def test_many_conflicts_need_few_statements(
+    place: Place, asked: list[str], accident: str, later: Sequence[str]
+) -> None:
+    """The rows are locked meanwhile: as many statements as for few; the key is of any order."""
+    place.begin(
+        "CREATE TABLE k (id INT PRIMARY KEY, b VARCHAR(20), UNIQUE (b, id))",
+        f"INSERT INTO k {NUMBERS.format(MANY)} SELECT id, 'x' FROM n",
+        "CREATE TABLE l LIKE k",
+        "INSERT INTO l SELECT * FROM k",
+    )
+    before = dict(place.server.query("SELECT id, b FROM shop.k"))
+    gtid = place.transaction(accident)
+    left = dict(place.server.query("SELECT id, b FROM shop.k"))
+    place.transaction(*later)
+    now = dict(place.server.query("SELECT id, b FROM shop.k"))
+    sign = -1 if "-id" in accident else 1
+    touched = {key for key in before.keys() | left.keys() if before.get(key) != left.get(key)}
+    in_conflict = {key for key in touched if now.get(key) != left.get(key)}
+    if sign < 0:
+        in_conflict |= {-key for key in in_conflict}
+    expected = {
+        key: row for key in now.keys() | touched
+        if (row := (before if key in touched - in_conflict else now).get(key)) is not None
+    }  # fmt: skip
+    asked.clear()
+    done = place.undone(gtid, more=["--skip-conflicts", "--json"])
+    assert len(asked) < MANY / 3
+    assert dict(place.server.query("SELECT id, b FROM shop.k")) == expected
+    document = json.loads(done.out)
+    rows = len(in_conflict) // (2 if sign < 0 else 1)
+    assert (document["rows"], document["left_out"]) == (MANY - rows, rows)
+    named = {int(one["key"].removeprefix("id=").partition(",")[0]) for one in document["conflicts"]}
+    assert len(named) == 10
+    assert named <= in_conflict
+
+
+@NEWEST
+def test_what_was_undone_already_is_refused_at_once(place: Place, asked: list[str]) -> None:
+    """Though conflicts are skipped, and told as without; unless a row can be undone again."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.undone(gtid)
+    own = place.last_gtid()
+    asked.clear()
+    done = place.refused(f"--gtid={gtid}", "--skip-conflicts", why=f"undone already by {own}")
+    assert sum("FOR UPDATE" in one for one in asked) == 1
+    assert "rows undone" not in done.err
+    place.transaction("UPDATE k SET b = 'y' WHERE id = 2")
+    assert "3 rows left out" in place.undone(gtid, more=["--skip-conflicts"]).out
+    assert place.server.query("SELECT b FROM shop.k WHERE id = 2") == [("x",)]
 
 
 @NEWEST
