@@ -290,6 +290,8 @@ class Execution:
                     tuple(conflicts.values())[:SHOWN_CONFLICTS],
                     undone=self._is_before(step),
                 )
+            if not conflicts:
+                continue  # another transaction has set them right meanwhile
             self._leave_out(step.part(conflicts), conflicts.values())
             if len(conflicts) == step.count:
                 return
@@ -377,10 +379,7 @@ class Execution:
         return numbers
 
     def _conflicts(self, step: Step) -> dict[int, Conflict]:
-        """The rows of a step that are in conflict, by number.
-
-        None may be left, if another transaction has set them right meanwhile.
-        """
+        """The rows of a step that are in conflict, by number. There may be none any more."""
         table, images = step.table, step.after or step.before
         definition = self._definition(table)
         others = self._with_keys_left_out(step)
