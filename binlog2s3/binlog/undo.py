@@ -404,13 +404,13 @@ class Step:
         """The number of rows."""
         return max(len(self.before), len(self.after))
 
-    def halves(self) -> tuple["Step", "Step"]:
-        """The same in two steps, of which the first comes first."""
-        half = self.count // 2
-        return (
-            replace(self, before=self.before[:half], after=self.after[:half]),
-            replace(self, before=self.before[half:], after=self.after[half:]),
-        )
+    def part(self, numbers: Collection[int]) -> "Step":
+        """The step of the rows with these numbers, from 0, in their order."""
+
+        def some(rows: tuple[bytes, ...]) -> tuple[bytes, ...]:
+            return tuple(row for number, row in enumerate(rows) if number in numbers)
+
+        return replace(self, before=some(self.before), after=some(self.after))
 
 
 def steps(

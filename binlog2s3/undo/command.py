@@ -133,7 +133,7 @@ class _Undo:
                 hint="--yes does not ask; --dry-run shows the plan",
                 as_json=config.as_json,
             )
-        return self._end(plan, self._execute(plan, later))
+        return self._end(plan, self._execute(plan))
 
     def _advance(self, what: str, done: int, total: int) -> None:
         """Show how many bytes of the archive are done."""
@@ -239,10 +239,12 @@ class _Undo:
 
     # Doing it
 
-    def _execute(self, plan: Plan, later: Later) -> Undone:
+    def _execute(self, plan: Plan) -> Undone:
         try:
             return self._executed(plan)
         except ConflictError as error:  # its locks are gone: the archive is read for minutes, maybe
+            now = Snapshot(self._catalog, self._workers)  # with what came since the plan was made
+            later = Later(self._source, plan.hits, plan.changes, now)
             raise _explained(error, later.culprits(error.conflicts)) from error
         except KeyboardInterrupt:  # not during COMMIT: that is a LostCommitError
             if self._execution is not None and self._execution.committed:
@@ -297,7 +299,14 @@ class _Undo:
             self._execution = execution
             most = int((self._packet - _PACKET_MORE) / _PACKET_RATIO)
             total = plan.changes.rows.total()
-            for step in steps(plan.changes, most_bytes=min(most, STEP_BYTES)):
+            all_steps = partial(steps, plan.changes, most_bytes=min(most, STEP_BYTES))
+            if (
+                self._config.skip_conflicts
+                and plan.undone_by
+                and not any(map(execution.rows_as_left, all_steps()))
+            ):
+                raise _undone_already(plan.undone_by)
+            for step in all_steps():
                 execution.undo(step)
                 done = execution.done.rows.total() + execution.done.skipped
                 self._display.show(partial(_rows_text, done, total), done, total)
@@ -367,11 +376,7 @@ class _Undo:
 def _explained(error: ConflictError, culprits: Culprits) -> RecoveryError:
     """What is in conflict, and with which later transaction."""
     if error.undone or culprits.undo:
-        by = f" by {culprits.undo}" if culprits.undo else ""
-        return RecoveryError(
-            f"it was undone already{by}, or rows were set back since: nothing was changed",
-            hint="`binlog2s3 rows` shows what a transaction changed",
-        )
+        return _undone_already(culprits.undo)
     by_row = {row: f", by {name}" for row, name in culprits.by_row.items()}
     shown = "; ".join(f"{one}{by_row.get(one.row, '')}" for one in error.conflicts)
     hint = "--skip-conflicts leaves rows out that were changed since, and undoes the others"
@@ -385,8 +390,16 @@ def _explained(error: ConflictError, culprits: Culprits) -> RecoveryError:
     )
 
 
+def _undone_already(undo: str) -> RecoveryError:
+    by = f" by {undo}" if undo else ""
+    return RecoveryError(
+        f"it was undone already{by}, or rows were set back since: nothing was changed",
+        hint="`binlog2s3 rows` shows what a transaction changed",
+    )
+
+
 def _rows_text(done: int, total: int) -> str:
-    return f"{done:,} of {count_text(total, 'row')} undone"
+    return f"{done:,} of {count_text(total, 'row')} compared"
 
 
 def _query_body(text: bytes) -> bytes:

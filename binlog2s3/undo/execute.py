@@ -10,9 +10,10 @@ can fill it anew.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import compress, islice
 from typing import Any, Self
 
 from binlog2s3.binlog.gtid import Flavour
@@ -31,6 +32,9 @@ LOCK_WAIT = 10
 IDLE_MOST = 600
 """Seconds after which the server ends a connection, and its locks, whose client is silent."""
 SHOWN_CONFLICTS = 10
+_ROUNDS = 20
+"""So often rows are left out of a step, until the others are as the transaction left them."""
+_BY_HAND = "`binlog2s3 rows` shows them; undo them by hand"
 _AUTOCOMMIT = "SET SESSION autocommit = 1"
 """The connection's library believes a MySQL, which greets as if it were on."""
 _SETTINGS = (
@@ -41,6 +45,8 @@ _SETTINGS = (
     "SET SESSION sql_big_selects = 1",
     "SET SESSION sql_select_limit = 18446744073709551615",
     "SET SESSION completion_type = 'NO_CHAIN'",
+    "SET SESSION max_sort_length = 65536",
+    "SET SESSION sort_buffer_size = 4194304",
     f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
     f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
@@ -237,8 +243,19 @@ class Execution:
 
     def undo(self, step: Step) -> None:
         """Undo a step. Raises ConflictError unless conflicts are skipped, RecoveryError."""
-        try:
+        with self._locks_told(step):
             self._undo(step)
+
+    def rows_as_left(self, step: Step) -> int:
+        """How many rows of a step are as the change left them. Raises RecoveryError."""
+        with self._locks_told(step):
+            return self._as_left(step)
+
+    @contextmanager
+    def _locks_told(self, step: Step) -> Iterator[None]:
+        """Raise RecoveryError if somebody else locks what is asked for."""
+        try:
+            yield
         except SourceError as error:
             if not error.locked:
                 raise
@@ -262,47 +279,48 @@ class Execution:
         )
 
     def _undo(self, step: Step) -> None:
-        if self._is_as_left(step) and not self._was_left_out(step):
-            self._apply(step)
-        elif self._skips:
-            self._undo_others(step)
-        else:
-            raise ConflictError(
-                f"rows of {step.table.name} are not as the transaction left them",
-                tuple(self._conflicts(step, SHOWN_CONFLICTS)),
-                undone=self._is_before(step),
-            )
+        for _ in range(_ROUNDS):
+            if self._is_as_left(step) and not self._with_keys_left_out(step):
+                self._apply(step)
+                return
+            conflicts = self._conflicts(step)
+            if not self._skips:
+                raise ConflictError(
+                    f"rows of {step.table.name} are not as the transaction left them",
+                    tuple(conflicts.values())[:SHOWN_CONFLICTS],
+                    undone=self._is_before(step),
+                )
+            if not conflicts:
+                continue  # another transaction has set them right meanwhile
+            self._leave_out(step.part(conflicts), conflicts.values())
+            if len(conflicts) == step.count:
+                return
+            step = step.part(set(range(step.count)) - conflicts.keys())
+        raise RecoveryError(
+            f"rows of {step.table.name} that are in conflict have had the keys of others, which "
+            "have had those of others again: they cannot be left out, and nothing was changed",
+            hint=_BY_HAND,
+        )
 
-    def _undo_others(self, step: Step) -> None:
-        """Undo those rows of a step that are not in conflict."""
-        if step.count == 1:
-            self._leave_out(step)
-            return
-        for half in step.halves():
-            if self._is_as_left(half) and not self._was_left_out(half):
-                self._apply(half)
-            else:
-                self._undo_others(half)
+    def _leave_out(self, step: Step, conflicts: Iterable[Conflict]) -> None:
+        """Leave out the rows of a step, and remember their keys.
 
-    def _leave_out(self, step: Step) -> None:
-        """Leave out the one row of a step, and remember its keys.
-
-        What the transaction did to it before must not be undone either: the row would become what
+        What the transaction did to them before must not be undone either: a row would become what
         it never was since, though it may look as that earlier change left it.
         """
-        self.done.skipped += 1
-        if len(self.done.conflicts) < SHOWN_CONFLICTS:
-            self.done.conflicts.append(self._conflict(step))
+        self.done.skipped += step.count
+        shown = SHOWN_CONFLICTS - len(self.done.conflicts)
+        self.done.conflicts += islice(conflicts, shown)
         table = step.table
         definition = self._definition(table)
         copy = self._left_out.setdefault(table.name, f"x{len(self._left_out)}")
         named = f"{quoted(DATABASE)}.{quoted(copy)}"
         self._scratch.rows(f"CREATE TABLE IF NOT EXISTS {named} LIKE {definition.quoted}")
-        for image in (*step.before, *step.after):
-            self._load(table, (image,))
+        for images in filter(None, (step.before, step.after)):
+            self._load(table, images)
             same_key = _joined(definition, "x", "s")
             self._scratch.rows(f"DELETE x FROM {named} x JOIN {self._copy(table)} s ON {same_key}")
-            events = _split(self._maker.inserting(table, (image,), (DATABASE, copy)))
+            events = _split(self._maker.inserting(table, images, (DATABASE, copy)))
             self._scratch.rows("BEGIN")
             try:
                 self._scratch.rows(binlog_statement(*events))
@@ -312,57 +330,84 @@ class Execution:
                 raise RecoveryError(
                     f"rows of {table.name} that are in conflict have had each other's unique keys: "
                     f"they cannot be left out, and nothing was changed ({error})",
-                    hint="`binlog2s3 rows` shows them; undo them by hand",
+                    hint=_BY_HAND,
                 ) from error
             self._scratch.rows("COMMIT")
 
-    def _was_left_out(self, step: Step) -> bool:
-        """Whether a step has a row with a key of one that was left out."""
+    def _with_keys_left_out(self, step: Step) -> set[int]:
+        """Which rows of a step have a key of one that was left out: their numbers."""
         copy = self._left_out.get(step.table.name)
+        found = set[int]()
         if copy is None:
-            return False
-        same_key = _joined(self._definition(step.table), "x", "s")
-        for rows in filter(None, (step.before, step.after)):
-            self._load(step.table, rows)
-            found = self._scratch.rows(
-                f"SELECT COUNT(*) AS it FROM {quoted(DATABASE)}.{quoted(copy)} x "  # noqa: S608 - quoted names
-                f"JOIN {self._copy(step.table)} s ON {same_key}"
+            return found
+        for images in filter(None, (step.before, step.after)):
+            self._load(step.table, images)
+            in_order = self._that_are_in(step.table, copy)
+            if any(in_order):
+                numbers = self._numbers(step.table, images)
+                found.update(compress(numbers, in_order))
+        return found
+
+    def _that_are_in(self, table: ChangedTable, copy: str) -> list[bool]:
+        """For each row of the scratch table, by key: whether another table has its key."""
+        definition = self._definition(table)
+        rows = self._scratch.rows(
+            f"SELECT STRAIGHT_JOIN x.{quoted(definition.key[0])} IS NOT NULL AS it "  # noqa: S608 - quoted names
+            f"FROM {self._copy(table)} s LEFT JOIN {quoted(DATABASE)}.{quoted(copy)} x "
+            f"FORCE INDEX ({quoted(definition.index)}) ON {_joined(definition, 'x', 's')} "
+            f"ORDER BY {_key_of(definition)}"
+        )
+        return [bool(row["it"]) for row in rows]
+
+    def _numbers(self, table: ChangedTable, images: Sequence[bytes]) -> list[int]:
+        """The numbers of the rows in the scratch table, which are these, by key.
+
+        Only the server knows the order of keys. It is asked which rows have the first bit set in
+        their number, then the second, and so on: so few questions, whatever the number of rows.
+        """
+        copy = f"n{table.number}"
+        named = f"{quoted(DATABASE)}.{quoted(copy)}"
+        self._scratch.rows(f"CREATE TABLE IF NOT EXISTS {named} LIKE {self._copy(table)}")
+        numbers = [0] * len(images)
+        for bit in range((len(images) - 1).bit_length()):
+            having = [image for number, image in enumerate(images) if number >> bit & 1]
+            self._fill(table, copy, having)
+            for at, it in enumerate(self._that_are_in(table, copy)):
+                numbers[at] |= it << bit
+        if sorted(numbers) != list(range(len(images))):
+            raise RecoveryError(f"rows of {table.name} could not be told apart by their key")
+        return numbers
+
+    def _conflicts(self, step: Step) -> dict[int, Conflict]:
+        """The rows of a step that are in conflict, by number. There may be none any more."""
+        table, images = step.table, step.after or step.before
+        definition = self._definition(table)
+        others = self._with_keys_left_out(step)
+        self._load(table, images)
+        rows = self._work.rows(differences(definition, self._copy(table)))
+        numbers = self._numbers(table, images)
+        found: dict[int, Conflict] = {}
+        for number, row in sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0]):
+            there = bool(row["there"])
+            if number not in others and (not there if step.kind == "delete" else row["same"]):
+                continue
+            why = "there again" if step.kind == "delete" else "changed" if there else "missing"
+            values = (row[f"k{at}"] for at in range(len(definition.key)))
+            key = ", ".join(
+                f"{name}={_shown(value)}"
+                for name, value in zip(definition.key, values, strict=True)
             )
-            if int(found[0]["it"]):
-                return True
-        return False
+            found[number] = Conflict(table=table.name, key=key, why=why, image=images[number])
+        return found
 
-    def _conflicts(self, step: Step, most: int) -> Iterator[Conflict]:
-        """The first rows of a step that are in conflict."""
-        if step.count == 1:
-            yield self._conflict(step)
-            return
-        for half in step.halves():
-            if most > 0 and not self._is_as_left(half):
-                for conflict in self._conflicts(half, most):
-                    most -= 1
-                    yield conflict
-                    if not most:
-                        return
-
-    def _conflict(self, step: Step) -> Conflict:
-        """What is wrong with the one row of a step, which is in the scratch table."""
-        definition = self._definition(step.table)
-        (image,) = step.after or step.before
-        self._load(step.table, (image,))
-        columns = ", ".join(f"s.{quoted(name)}" for name in definition.key)
-        row = self._scratch.rows(f"SELECT {columns} FROM {self._copy(step.table)} s")[0]  # noqa: S608 - quoted names
-        key = ", ".join(f"{name}={_shown(value)}" for name, value in row.items())
-        _, there = self._compared(step.table)
-        why = "there again" if step.kind == "delete" else "changed" if there else "missing"
-        return Conflict(table=step.table.name, key=key, why=why, image=image)
+    def _as_left(self, step: Step) -> int:
+        """How many rows of a step are as the change left them. They are locked."""
+        self._load(step.table, step.after or step.before)
+        same, there = self._compared(step.table)
+        return step.count - there if step.kind == "delete" else same
 
     def _is_as_left(self, step: Step) -> bool:
-        """Whether the rows of a step are as the change left them. They are locked."""
-        rows = step.after if step.kind != "delete" else step.before
-        self._load(step.table, rows)
-        same, there = self._compared(step.table)
-        return not there if step.kind == "delete" else same == len(rows)
+        return self._as_left(step) == step.count
 
     def _is_before(self, step: Step) -> bool:
         """Whether the rows of a step are as they were before the change."""
@@ -406,16 +451,19 @@ class Execution:
         if self._loaded == (table.number, rows):
             return
         self._loaded = None
-        copy = f"t{table.number}"
-        events = _split(self._maker.inserting(table, rows, (DATABASE, copy)))
-        self._scratch.rows("BEGIN")
-        self._scratch.rows(f"DELETE FROM {self._copy(table)}")  # noqa: S608 - our own table
-        self._scratch.rows(binlog_statement(*events))
-        self._scratch.rows("COMMIT")
+        self._fill(table, f"t{table.number}", rows)
         count = self._scratch.rows(f"SELECT COUNT(*) AS it FROM {self._copy(table)}")  # noqa: S608 - our own table
         if int(count[0]["it"]) != len(rows):
             raise RecoveryError(f"rows of {table.name} could not be prepared for a comparison")
         self._loaded = (table.number, rows)
+
+    def _fill(self, table: ChangedTable, copy: str, rows: Sequence[bytes]) -> None:
+        """Fill one of our own tables, with the definition of this one, with these rows only."""
+        events = _split(self._maker.inserting(table, rows, (DATABASE, copy)))
+        self._scratch.rows("BEGIN")
+        self._scratch.rows(f"DELETE FROM {quoted(DATABASE)}.{quoted(copy)}")  # noqa: S608 - our own table
+        self._scratch.rows(binlog_statement(*events))
+        self._scratch.rows("COMMIT")
 
     def _compared(self, table: ChangedTable) -> tuple[int, int]:
         """How many rows of the scratch table the table has, and how many with the same keys.
@@ -497,19 +545,42 @@ def prepare(server: Server, flavour: Flavour) -> None:
 
 def comparison(definition: Definition, copy: str) -> str:
     """SELECT that compares a table with its copy by key: `same` and `there` are numbers of rows."""
-    joined = _joined(definition, "t", "s")
+    there, same = _compared_by(definition)
+    what = f"SUM({there} AND {same}) AS same, SUM({there}) AS there"
+    return f"SELECT STRAIGHT_JOIN {what} {_beside(definition, copy)} FOR UPDATE"
+
+
+def differences(definition: Definition, copy: str) -> str:
+    """SELECT that compares each row, by key: `same`, `there`, its key's values as k0, k1, ..."""
+    there, same = _compared_by(definition)
+    key = (f"s.{quoted(name)} AS k{at}" for at, name in enumerate(definition.key))
+    what = ", ".join((*key, f"{there} AND {same} AS same", f"{there} AS there"))
+    order = f"ORDER BY {_key_of(definition)}"
+    return f"SELECT STRAIGHT_JOIN {what} {_beside(definition, copy)} {order} FOR UPDATE"
+
+
+def _compared_by(definition: Definition) -> tuple[str, str]:
+    """Whether the table has a row with the key of the copy's, and whether it is the same."""
     same = " AND ".join(
         f"({column.same.format(t=f't.{quoted(column.name)}', s=f's.{quoted(column.name)}')})"
         for column in definition.columns
         if column.same
     )
-    there = f"t.{quoted(definition.key[0])} IS NOT NULL"
+    return f"t.{quoted(definition.key[0])} IS NOT NULL", same
+
+
+def _beside(definition: Definition, copy: str) -> str:
+    """The rows `s` of the copy, which are not locked, and beside each that of the table, `t`."""
     columns = ", ".join(quoted(column.name) for column in definition.columns)
     return (
-        f"SELECT STRAIGHT_JOIN SUM({there} AND {same}) AS same, SUM({there}) AS there "  # noqa: S608 - quoted names
-        f"FROM (SELECT {columns} FROM {copy}) s LEFT JOIN {definition.quoted} t "
-        f"FORCE INDEX ({quoted(definition.index)}) ON {joined} FOR UPDATE"
+        f"FROM (SELECT {columns} FROM {copy}) s LEFT JOIN {definition.quoted} t "  # noqa: S608 - quoted names
+        f"FORCE INDEX ({quoted(definition.index)}) ON {_joined(definition, 't', 's')}"
     )
+
+
+def _key_of(definition: Definition) -> str:
+    """The key of the scratch table's rows, by which they have one order."""
+    return ", ".join(f"s.{quoted(name)}" for name in definition.key)
 
 
 def _joined(definition: Definition, one: str, other: str) -> str:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, cast
 
+from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.content import ROW_KINDS, ChangeKind, is_about_accounts
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.binlog.names import FilePosition
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.undo import (
     TURNED,
     Changes,
@@ -34,8 +35,8 @@ from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.undo.execute import Conflict
 
 TRANSACTIONS_MOST = 10_000
-_LATER_MOST = 500
-"""So many later transactions are searched for the one that changed a row."""
+LATER_MOST = 10_000
+"""So many later transactions of the tables are searched for the one that changed a row."""
 _READ_TIMES, _READ_LEAST = 20, 16 << 20
 """So many times the size of what is undone, at least so many bytes, is read to find out whether it
 was undone already."""
@@ -62,6 +63,7 @@ class TransactionSource:
         self._config = config
         self._advance = advance
         self.wanted = Tables(config.tables) if config.tables else None
+        self._last_head: tuple[tuple[str, BinlogName, int], bytes] | None = None
 
     def searched(self, snapshot: Snapshot, query: SearchQuery) -> Iterator[Hit]:
         """Search; what could not be searched is refused at the end."""
@@ -203,7 +205,7 @@ class TransactionSource:
         begin, end = hit.transaction.begin, hit.transaction.end
         if any(low < end and high > begin for low, high in known.damaged):
             raise RecoveryError(f"{name_of(hit)} cannot be undone: it is damaged in the archive")
-        head, tables, done = snapshot.blocks.head(known, begin), self.wanted, 0
+        head, tables, done = self._head(known, begin, snapshot), self.wanted, 0
         reader = TransactionReader(
             changes,
             decode_format(head, offset=0),
@@ -224,6 +226,13 @@ class TransactionSource:
             ) from error
         reader.end()
         return head
+
+    def _head(self, known: Facts, begin: int, snapshot: Snapshot) -> bytes:
+        """The format event of a transaction; it is read once if its neighbours have the same."""
+        at = (known.lineage.id, known.name, known.format_at(begin))
+        if self._last_head is None or self._last_head[0] != at:
+            self._last_head = (at, snapshot.blocks.head(known, begin))
+        return self._last_head[1]
 
 
 class Later:
@@ -321,7 +330,7 @@ class Later:
                 return None
 
             for number, hit in enumerate(later):
-                if number >= _LATER_MOST:
+                if number >= LATER_MOST:
                     yield None, lambda: None
                     return
                 if (hit.lineage, hit.binlog, hit.transaction.begin) not in own:

@@ -309,6 +309,7 @@ KEYS = {
     "TIME(6)": ["'-838:59:59'", "'00:00:00.000001'"],
     "BIGINT UNSIGNED ZEROFILL": ["18446744073709551615", "0"],
     "VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_german2_ci": ["_latin1 x'E4'", "'b'"],
+    "VARCHAR(760) CHARACTER SET utf8mb4": [f"CONCAT(REPEAT('x', 755), '{at}')" for at in "cabd"],
 }
 
 
@@ -325,6 +326,9 @@ def test_keys_of_every_kind(place: Place, kind: str) -> None:
     gtid = place.transaction("SET sql_mode = ''", "UPDATE k SET b = 'y'")
     place.transaction("UPDATE k SET b = 'z' LIMIT 1")
     place.refused(f"--gtid={gtid}", why="changed")
+    assert "1 row left out" in place.undone(gtid, more=["--skip-conflicts"]).out
+    others = ("x",) * (len(KEYS[kind]) - 1)
+    assert sorted(b for (b,) in place.server.query("SELECT b FROM shop.k")) == [*others, "z"]
 
 
 @pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "latin1_swedish_ci"])
@@ -636,10 +640,40 @@ def test_rows_that_had_each_others_unique_keys_cannot_be_left_out(place: Place) 
     """It says so, and changes nothing."""
     place.begin("CREATE TABLE k (id INT PRIMARY KEY, u INT UNIQUE, b VARCHAR(20))",
                 "INSERT INTO k VALUES (1, 1, 'x'), (2, 5, 'x'), (3, 3, 'x')")  # fmt: skip
+    gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 3",
+                             "UPDATE k SET id = 7 WHERE id = 2")  # fmt: skip
+    place.transaction("UPDATE k SET b = 'later' WHERE id = 7")
+    place.refused(f"--gtid={gtid}", "--skip-conflicts", why="each other's unique keys")
+
+
+def test_rows_that_had_each_others_unique_keys_at_once_are_left_out(place: Place) -> None:
+    """Those of one statement are remembered together, as they were and as they became."""
+    place.begin("CREATE TABLE k (id INT PRIMARY KEY, u INT UNIQUE, b VARCHAR(20))",
+                "INSERT INTO k VALUES (1, 1, 'x'), (2, 5, 'x'), (3, 3, 'x')")  # fmt: skip
     gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 3", "UPDATE k SET u = 7 WHERE id = 2",
                              "UPDATE k SET u = 5 WHERE id = 1")  # fmt: skip
     place.transaction("UPDATE k SET b = 'later' WHERE id < 3")
-    place.refused(f"--gtid={gtid}", "--skip-conflicts", why="each other's unique keys")
+    assert "2 rows left out" in place.undone(gtid, more=["--skip-conflicts"]).out
+    assert place.server.query("SELECT * FROM shop.k ORDER BY id") == [
+        (1, 5, "later"), (2, 7, "later"), (3, 3, "x"),
+    ]  # fmt: skip
+
+
+def test_rows_that_had_the_keys_of_others_are_left_out_with_them(place: Place) -> None:
+    """Before the change or after it; a chain of them without end is refused."""
+    place.begin("CREATE TABLE k (id INT PRIMARY KEY, b VARCHAR(20))",
+                "INSERT INTO k VALUES (1, 'x'), (2, 'y'), (3, 'z'), (10, 'x')")  # fmt: skip
+    gtid = place.transaction("UPDATE k SET id = id + 1 ORDER BY id DESC")
+    place.transaction("UPDATE k SET b = 'later' WHERE id = 4")
+    assert "3 rows left out" in place.undone(gtid, more=["--skip-conflicts"]).out
+    assert place.server.query("SELECT * FROM shop.k ORDER BY id") == [
+        (2, "x"), (3, "y"), (4, "later"), (10, "x"),
+    ]  # fmt: skip
+    place.begin("CREATE TABLE k (id INT PRIMARY KEY, b INT)",
+                f"INSERT INTO k VALUES {', '.join(f'({n}, {n})' for n in range(99))}")  # fmt: skip
+    gtid = place.transaction("UPDATE k SET id = id + 1 ORDER BY id DESC")
+    place.transaction("UPDATE k SET b = 777 WHERE id = 1")
+    place.refused(f"--gtid={gtid}", "--skip-conflicts", why="have had the keys of others")
 
 
 def test_a_locked_table_is_not_waited_for_long(place: Place) -> None:

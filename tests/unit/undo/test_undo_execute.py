@@ -54,19 +54,20 @@ class Scripted:
 SAME: dict[str, Any] = {"STRAIGHT_JOIN": [{"same": 1, "there": 1}]}
 
 
-def execution(scratch: Scripted, work: Scripted) -> Execution:
+def execution(scratch: Scripted, work: Scripted, *, skips: bool = False) -> Execution:
     return Execution(
         cast("Server", scratch),
         cast("Server", work),
         flavour="mysql",
         form=bytes(30),
         definitions=lambda _: TABLE,
-        skip_conflicts=False,
+        skip_conflicts=skips,
     )
 
 
-def step() -> Step:
-    (found,) = steps(taken([BEGIN, table_map(7, "a"), event(WRITE, 7, [image(1)]), XID]))
+def step(rows: int = 1) -> Step:
+    images = [image(number) for number in range(1, rows + 1)]
+    (found,) = steps(taken([BEGIN, table_map(7, "a"), event(WRITE, 7, images), XID]))
     return found
 
 
@@ -111,6 +112,24 @@ def test_another_error_of_the_server_is_no_lock() -> None:
         Scripted(), Scripted(STRAIGHT_JOIN=raising(1146))
     ) as one:  # fmt: skip
         one.undo(step())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"AS k0": [{"k0": 1, "same": 1, "there": 1}] * 2}, "cannot be left out"),
+        ({"AS k0": [{"k0": 1, "same": 0, "there": 1}] * 2, "LEFT JOIN": [{"it": 1}] * 2},
+         "could not be told apart"),
+    ],
+)  # fmt: skip
+def test_only_rows_that_are_compared_equal_are_undone(more: dict[str, Any], why: str) -> None:
+    """Whatever the server says about which rows are in conflict: all others are compared again."""
+    scratch = Scripted(**{"COUNT(*) AS it FROM": 2, "LEFT JOIN": [{"it": 0}, {"it": 1}], **more})
+    work = Scripted(**{"AS k0": more["AS k0"], "STRAIGHT_JOIN": [{"same": 1, "there": 2}]})
+    with pytest.raises(RecoveryError, match=why), execution(scratch, work, skips=True) as one:
+        one.undo(step(2))
+    assert sum("BINLOG" in statement for statement in work.asked) == 1  # the format event
+    assert "COMMIT!" not in work.asked
 
 
 def test_an_interruption_during_commit_is_told_as_unknown() -> None:

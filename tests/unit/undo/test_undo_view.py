@@ -23,6 +23,7 @@ from binlog2s3.inspect.find.rows import RowPrinter
 from binlog2s3.output import Plain
 from binlog2s3.server.connection import ServerFacts
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
+from binlog2s3.undo import transactions
 from binlog2s3.undo.execute import Conflict, Undone
 from binlog2s3.undo.transactions import Later, TransactionSource
 from binlog2s3.undo.view import SHOWN_ROWS, Plan, document, show
@@ -236,11 +237,12 @@ def test_one_undo_of_several_transactions_is_found() -> None:
     assert undone_by(source, 2) == ("", True)
 
 
-def test_too_much_that_came_after_is_not_read() -> None:
+def test_too_much_that_came_after_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan is bounded: so many transactions; and so many bytes of those that look like it."""
+    monkeypatch.setattr(transactions, "LATER_MOST", 50)
     source = Source()
     single = change(UPDATE, image(1), image(1, b"y"))
-    source.closes(changes=[single, *[change(WRITE, image(1))] * 499])
+    source.closes(changes=[single, *[change(WRITE, image(1))] * 49])
     assert undone_by(source, 1) == ("", True)
     source.closes(changes=[change(WRITE, image(1))] * 2)
     assert undone_by(source, 1) == ("", False)
@@ -249,6 +251,19 @@ def test_too_much_that_came_after_is_not_read() -> None:
     plan = planned(source, asked(1))
     of, snapshot = TransactionSource(asked(1)), source.snapshot()
     assert Later(of, plan.hits, plan.changes, snapshot, read_least=0).undone_by() == ("", False)
+
+
+def test_who_changed_a_row_is_found_behind_hundreds_of_others() -> None:
+    """A busy table has them in a minute; of two changes the last one is named."""
+    others = [change(WRITE, image(3))] * 600
+    culprit = change(UPDATE, image(1, b"y"), image(1, b"z"))
+    back = change(UPDATE, image(1, b"z"), image(1, b"y"))
+    source = history(change(UPDATE, image(1), image(1, b"y")), *others, culprit, back, culprit)
+    plan = planned(source, asked(1))
+    later = Later(TransactionSource(asked(1)), plan.hits, plan.changes, source.snapshot())
+    image_left = image(1, b"y")
+    conflict = Conflict(table="shop.a", key="id=1", why="changed", image=image_left)
+    assert later.culprits([conflict]).by_row == {("shop.a", image_left): gtid(604)}
 
 
 def test_what_was_undone_already_is_said_and_not_refused(tmp_path: Path) -> None:
