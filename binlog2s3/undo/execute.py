@@ -51,10 +51,14 @@ _SETTINGS = (
     f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
 )
-_NO_TIME_LIMIT: dict[Flavour, str] = {
+_OF_FLAVOUR: dict[Flavour, str] = {
     "mysql": "SET SESSION max_execution_time = 0",
-    "mariadb": "SET SESSION max_statement_time = 0",
+    "mariadb": (
+        "SET SESSION max_statement_time = 0 /*M!110602 , SESSION innodb_snapshot_isolation = 0 */"
+    ),
 }
+"""No time limit; and a row that somebody changes while a statement runs is no error (1020, the
+default from MariaDB 11.6.2 on): it is read as it is once it is locked, and compared."""
 _KEY_MOST = 200
 _SAFE_AGAIN = "running the same command again is safe: it refuses to undo twice"
 _LOCKERS = (
@@ -539,7 +543,7 @@ def prepare(server: Server, flavour: Flavour) -> None:
 
     What SHOW CREATE TABLE prints does, for example.
     """
-    for statement in (*_SETTINGS, _NO_TIME_LIMIT[flavour]):
+    for statement in (*_SETTINGS, _OF_FLAVOUR[flavour]):
         server.rows(statement)
 
 
