@@ -14,8 +14,9 @@ from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.transactions import Transaction
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import us_of
+from binlog2s3.formatting import cut, us_of
 
+_MOST_SHOWN = 500
 _LEFT_OUT = "what the source leaves out of its binlogs cannot be in this history"
 State = Literal["archived", "open", "unfinished", "undescribed"]
 
@@ -207,10 +208,12 @@ class LeftOut:
     def texts(self, now: Iterable[str] = ()) -> list[str]:
         """As messages say it. `now`: what the source said last."""
         found = [
-            f"{_LEFT_OUT}: {text} ({first if first == last else f'{first} to {last}'})"
+            f"{_LEFT_OUT}: {cut(text, _MOST_SHOWN)} "
+            f"({first if first == last else f'{first} to {last}'})"
             for text, (first, last) in self._said.items()
         ]
-        return found + [f"{_LEFT_OUT}: {text}" for text in now if text not in self._said]
+        more = (cut(text, _MOST_SHOWN) for text in now if text not in self._said)
+        return found + [f"{_LEFT_OUT}: {text}" for text in more]
 
 
 def _gtids_before(entry: EntryRow, flavour: Flavour) -> Gtids | None:

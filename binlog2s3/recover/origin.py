@@ -156,7 +156,7 @@ def _has_at(
         return False
     most, apart = executed(before).plus(known.gtids_added).gtids, GtidSet()
     if isinstance(gtids, GtidSet):
-        apart = without_binlogs(lineage, known)
+        apart = without_binlogs(lineage, known, history)
         if not before <= gtids | apart or not gtids <= either(most, apart):
             return False
     if not history.is_boundary(lineage.id, name, offset):
@@ -167,10 +167,13 @@ def _has_at(
     return there is not None and either(there, apart) == either(gtids, apart)
 
 
-def without_binlogs(lineage: Lineage, known: Facts) -> GtidSet:
+def without_binlogs(lineage: Lineage, known: Facts, history: BucketHistory) -> GtidSet:
     """What a MySQL had executed during a binlog of a lineage, and none of its binlogs ever had."""
-    came_in = gtids_that_came_in(known.leaves_out or ())
-    return GtidSet.parse(lineage.gtids_outside) | came_in
+    said = known.leaves_out
+    with suppress(ArchiveError):
+        if said is None and lineage.id == history.current:  # it is open, and has no entry
+            said = history.left_out
+    return GtidSet.parse(lineage.gtids_outside) | gtids_that_came_in(said or ())
 
 
 def refuse_other_place(base: Base, history: BucketHistory) -> None:
@@ -196,7 +199,7 @@ def refuse_other_place(base: Base, history: BucketHistory) -> None:
             had = gtids_at(history, lineage.id, name, offset)
             if had == before or not isinstance(had, GtidSet):
                 continue
-            had |= without_binlogs(lineage, known) & base.gtids
+            had |= without_binlogs(lineage, known, history) & base.gtids
             words = [
                 f"{verb} {gtids_text(gtids)}"
                 for verb, gtids in (

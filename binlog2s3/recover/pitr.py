@@ -186,7 +186,7 @@ class _Recovery:
             start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
             state = _state_before(plan, snapshot) if self._apply is not None else None
             self._check(plan, start, snapshot, state)
-            self._settings()
+            self._settings(plan)
             extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
             zones = self._time_zones(plan, extract, snapshot)
             only = self._only(plan, extract, snapshot) if config.tables else None
@@ -483,14 +483,19 @@ class _Recovery:
             )
         return found
 
-    def _settings(self) -> None:
+    def _settings(self, plan: Plan) -> None:
         """See whether the target makes something else of the binlogs than the source did.
 
-        The source's settings are those of the base backup, or of the newest one that has some.
+        The source's settings are those of the base backup, or of the newest one of the plan's
+        lineages that has some.
         """
         if self._apply is None or self._target is None:
             return
-        backups = [self._backup] if self._backup is not None else look_up(self._catalog).backups
+        if self._backup is not None:
+            backups = [self._backup]
+        else:
+            ours = {plan.lineage, *plan.lineages}
+            backups = [one for one in look_up(self._catalog).backups if one.lineage in ours]
         of_source = next((one.settings for one in reversed(backups) if one.settings), ())
         if not of_source:
             return

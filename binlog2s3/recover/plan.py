@@ -239,8 +239,8 @@ class _Planner:
                     f"{known.name} ends as after a crash of the source, which had {IGNORES}: if it "
                     "was no crash, what it committed until its next start is missing"
                 )
-        now = self._search.left_out()
-        if isinstance(self._request.goal, Latest):
+        now, last = self._search.left_out(), route.known(stop.number)
+        if isinstance(self._request.goal, Latest) or last.leaves_out is None:  # it is open
             came_in |= gtids_that_came_in(now)
         self._warnings += [*found.texts(now), *self._search.branches.forgotten(first, stop.number)]
         everything = self._gtids.from_stretch(first) if came_in else None

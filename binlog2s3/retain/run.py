@@ -185,6 +185,7 @@ class BackupStorer:
         snapshot = self._look()
         flavour = history_flavour(snapshot, None)
         program, server_uuid = self._program(flavour), self._server_uuid(flavour)
+        settings = self._settings()
         position_from = self._config.position_from
         if self._config.tool is not None:
             position_from = position_of(self._config.tool)
@@ -204,7 +205,9 @@ class BackupStorer:
             try:
                 stored, point = self._store(program, reader, upload)
                 self._check_server(point, server_uuid, flavour)
-                backup = self._backup(id_, point, stored, server_uuid, flavour)
+                backup = replace(
+                    self._backup(id_, point, stored, server_uuid, flavour), settings=settings
+                )
                 backup, reaches = self._reachable(backup)
                 upload.complete()
                 put_once(store, layout.backup(backup.id), backup)
@@ -378,7 +381,6 @@ class BackupStorer:
             backup,
             tool=config.tool or backup.tool,
             server_uuid=backup.server_uuid or server_uuid,
-            settings=self._settings(),
             stored=stored,
         )
 

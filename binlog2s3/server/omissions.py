@@ -26,7 +26,7 @@ FILTERS = tuple(
 )  # fmt: skip
 """A replica's filters: variables of MariaDB, columns of SHOW REPLICA STATUS of MySQL."""
 VARIABLES = (*_UPDATES, _NDB, _ERROR_ACTION, *FILTERS)
-_MOST, _MOST_TEXT = 20, 500
+_MOST, _MOST_TEXT, _MOST_GTIDS = 20, 500, 64 << 10
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -54,12 +54,18 @@ def omissions(server: Server) -> tuple[str, ...] | None:
 
 
 def came_in(gtids: GtidSet) -> str:
-    """GTIDs that the server got without a binlog since its history began, as one more text."""
-    return _printable(f"{_PURGED}={gtids}")
+    """GTIDs that the server got without a binlog since its history began, as one more text.
+
+    A set of more than 64 KiB is cut behind one of its servers.
+    """
+    text = str(gtids)
+    if len(text) > _MOST_GTIDS:
+        text = text[:_MOST_GTIDS].rpartition(",")[0]
+    return f"{_PURGED}={text}"
 
 
 def gtids_that_came_in(texts: Iterable[str]) -> GtidSet:
-    """Those of all `came_in` among these texts; a text that was cut says nothing."""
+    """Those of all `came_in` among these texts; of one that somebody has cut, none."""
     found = GtidSet()
     for text in texts:
         setting, _, value = text.partition("=")

@@ -10,6 +10,7 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Base, Latest, Plan, Request, Start, ToPosition, ToTime
 from binlog2s3.recover.origin import lineages_of, refuse_other_place
 from binlog2s3.recover.plan import make
+from binlog2s3.server.omissions import came_in
 from tests.history_model import HEAD, Model, having, lived
 
 FIRST = BinlogName("mysql-bin", 1)
@@ -120,6 +121,11 @@ def test_what_came_with_a_dump_is_at_no_place() -> None:
         assert lineages_of(base, model) == {new}
         refuse_other_place(base, model)
     base = replace(plain, gtids=plain.gtids | GtidSet.parse(f"{other}:1-10"))
+    branch.files[0].leaves_out = (came_in(GtidSet.parse(f"{other}:10")),)
+    assert lineages_of(base, model) == {new}
+    branch.files[0].leaves_out, model.left_out = None, (came_in(GtidSet.parse(f"{other}:10")),)
+    assert lineages_of(base, model) == {new}  # it is open: the writer has said it
+    model.left_out = ()
     assert not lineages_of(base, model)
     with pytest.raises(RecoveryError, match=f"it claims also {other}:10$"):
         refuse_other_place(base, model)

@@ -870,6 +870,11 @@ def test_what_came_in_without_a_binlog_must_be_in_the_base_backup() -> None:
         have |= GtidSet.parse(f"{other}:{theirs}" if theirs else "")
         plan = planned(model, Latest(), start=Start(gtids=have))
         assert (plan.transactions, plan.lacks) == (2, f"{other}:{lacks}" if lacks else "")
+    said, model.open.leaves_out = model.open.leaves_out, None  # it is open, and has no entry yet
+    model.left_out = said
+    last = planned(model, ToGtid(gtid(model.truth[3])), start=Start(gtids=GtidSet()))
+    assert last.lacks == f"{other}:1-7"
+    model.branch.files[0].leaves_out = ()
     early = planned(model, ToGtid(gtid(model.truth[1])), start=Start(gtids=GtidSet()))
     assert (early.transactions, early.lacks) == (2, "")
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.errors import SourceError
-from binlog2s3.server.omissions import omissions
+from binlog2s3.server.omissions import came_in, gtids_that_came_in, omissions
 from binlog2s3.server.version import ServerVersion
+from tests.documents import UUID
 
 Answers = Mapping[str, list[dict[str, Any]] | SourceError]
 MARIADB = "11.8.2-MariaDB"
@@ -94,3 +96,14 @@ def test_a_server_that_is_away_has_said_nothing() -> None:
     away = SourceError("away", transient=True)
     with pytest.raises(SourceError, match="away"):
         omissions(server("9.7.4", {"SHOW": away}))
+
+
+def test_what_came_in_is_known_whole_however_many_pieces_it_has() -> None:
+    """A replica that lacks one of them must be refused; of a huge set at least whole servers."""
+    pieces = GtidSet.parse(f"{UUID}:" + ":".join(str(number) for number in range(1, 900, 2)))
+    assert gtids_that_came_in([came_in(pieces)]) == pieces
+    servers = (f"3e11fa47-71ca-11e1-9e33-{number:012x}:1-9" for number in range(3000))
+    huge = GtidSet.parse(",".join(servers))
+    found = gtids_that_came_in([came_in(huge)])
+    assert found <= huge
+    assert found.count > 9000
