@@ -63,7 +63,7 @@ from binlog2s3.recover.plan import make
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
-from binlog2s3.recover.replaced import Replaced, cascades_itself, doubt_of, parents
+from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
@@ -73,6 +73,7 @@ from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
 from binlog2s3.server.applied import FOLDS, applied_settings, differing
 from binlog2s3.server.connection import Server
+from binlog2s3.server.foreign_keys import ForeignKey
 from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
@@ -230,13 +231,15 @@ class _Recovery:
     def _to_target(self, ready: _Ready) -> Result:
         assert self._apply is not None  # noqa: S101 - there is a target, or a directory
         base = self._base_check(self._apply, ready.start)
+        referred_before = self._referring()
         self._confirm(ready.plan, ready.about)
         result = self._applied(self._apply, ready)
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
         doubt = doubt or lost_preparation(ready.plan.pending, result.prepared)
-        doubt = doubt or self._doubt_of_replaced() or _doubt_of_lacks(ready.plan)
+        doubt = doubt or self._replaced.doubt(referred_before, self._referring())
+        doubt = doubt or _doubt_of_lacks(ready.plan)
         if doubt:
             result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
@@ -624,11 +627,11 @@ class _Recovery:
                 )
             raise
 
-    def _doubt_of_replaced(self) -> str:
-        """Why foreign keys may have changed other rows here than at the source; "" if not."""
-        if self._target is None or not self._replaced.tables:
-            return ""
-        return doubt_of(self._replaced.tables, parents(self._target.server))
+    def _referring(self) -> Sequence[ForeignKey] | None:
+        """The foreign keys that may change other rows here than at the source, as of now."""
+        if self._target is None or self._facts is None or not cascades_itself(self._facts):
+            return ()
+        return referring(self._target.server)
 
     # What is said
 
