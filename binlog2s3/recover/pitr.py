@@ -58,7 +58,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
-from binlog2s3.recover.pending import LOOKED_BACK, lost_preparation, pending_at, with_before
+from binlog2s3.recover.pending import LOOKED_BACK, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
@@ -147,6 +147,7 @@ class _Recovery:
         self._facts: TargetFacts | None = None
         self._apply: Apply | None = None
         self._replaced = Replaced()
+        self._prepared_before = PreparedBefore()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
         self._still_applies = False
@@ -237,7 +238,7 @@ class _Recovery:
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
-        doubt = doubt or lost_preparation(ready.plan.pending, result.prepared)
+        doubt = doubt or self._prepared_before.lost(ready.plan.pending, result.prepared)
         doubt = doubt or self._replaced.doubt(referred_before, self._referring())
         doubt = doubt or _doubt_of_lacks(ready.plan)
         if doubt:
@@ -475,16 +476,17 @@ class _Recovery:
     def _pending(self, plan: Plan, snapshot: Snapshot) -> tuple[Shown, ...]:
         """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
         try:
-            found, is_all = pending_at(with_before(plan), snapshot.phases, snapshot.content)
+            found = pending_at(plan, snapshot.phases, snapshot.content, before=piece_before(plan))
         except ArchiveError:  # what the target has already may be damaged
             with _reading():
-                found, is_all = pending_at(plan, snapshot.phases, snapshot.content)
-        if not is_all:
+                found = pending_at(plan, snapshot.phases, snapshot.content)
+        self._prepared_before = PreparedBefore(found.before)
+        if not found.is_all:
             self._warnings.append(
                 "XA transactions and ALTERs that the goal cuts in two are shown only if they began "
                 f"in the last {size_text(LOOKED_BACK)} before it"
             )
-        return found
+        return found.shown
 
     def _settings(self) -> None:
         """See whether the target makes something else of the binlogs than the source did.
@@ -608,6 +610,7 @@ class _Recovery:
             opened = watched(opened, only.check)
         if ready.zones is not None:
             opened = ready.zones.watched(opened)
+        opened = self._prepared_before.watched(opened)
         if self._facts is not None and cascades_itself(self._facts):
             opened = self._replaced.watched(opened)
         work = Work(
