@@ -442,6 +442,17 @@ def statement_in(event_type: int, head: bytes) -> Statement | None:
     return statement_of(said.text, said.db, cut=said.cut, writing=writing_of(said.status))
 
 
+def xa_phase(event_type: int, head: bytes) -> TwoPhase | None:
+    """The phase of an XA transaction that a statement or XA_PREPARE event is; None: of none.
+
+    `head` is the beginning of its body. Raises ValueError or struct.error.
+    """
+    if event_type == EventType.XA_PREPARE:
+        return decode_xa_prepare(head)
+    text = _said(event_type, head, STATEMENT_MOST).text
+    return xa_end(text) if xa_word(text) in ("COMMIT", "ROLLBACK") else None
+
+
 _WITHOUT_TEXT: dict[int, ChangeKind] = {
     EventType.LOAD: "insert",
     EventType.NEW_LOAD: "insert",

@@ -16,10 +16,12 @@ from binlog2s3.archive.ahead import MOST_AHEAD, MOST_THREADS, Ahead
 from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.events import CHECKSUM_SIZE, decode_format
 from binlog2s3.binlog.executed import Gathering
 from binlog2s3.binlog.gtid import GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
+from binlog2s3.binlog.walk import Begin, EventWalk
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
 from binlog2s3.recover.model import Checked, OpenStream, PieceStream, PlanPiece
 
@@ -72,6 +74,31 @@ def through(
                 yield piece, passed_on(piece, data)
 
     return opened
+
+
+def walked(
+    open_stream: OpenStream, begin: Begin, *, wanted: bytes, lost: Callable[[], None]
+) -> OpenStream:
+    """The same streams, of which `begin` sees the `wanted` events, as in an `EventWalk`.
+
+    `lost` is called if something in a piece could not be read.
+    """
+
+    def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
+        head = next(data)  # magic and format event
+        yield head
+        form = decode_format(head.data[len(MAGIC) :], offset=len(MAGIC))
+        trailer = CHECKSUM_SIZE if form.checksum == "crc32" else 0
+        walk = EventWalk(trailer, begin, wanted=wanted)
+        for checked in data:
+            walk.feed(checked.data)
+            if walk.lost:
+                lost()
+            yield checked
+        if not walk.is_whole:
+            lost()
+
+    return through(open_stream, passed_on)
 
 
 class _PieceReader:

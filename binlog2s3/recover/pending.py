@@ -4,22 +4,41 @@ An XA transaction stays prepared in the target, with its locks. An ALTER that Ma
 phases has not changed its table yet.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
-from binlog2s3.binlog.content import AlterName, Content, TwoPhase, Xid
+from binlog2s3.binlog.content import AlterName, Content, TwoPhase, Xid, xa_phase
+from binlog2s3.binlog.events import QUERIES, EventType
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.binlog.walk import wanted_types
 from binlog2s3.formatting import some
-from binlog2s3.recover.model import Plan, PlanPiece, Shown
+from binlog2s3.recover.extract import walked
+from binlog2s3.recover.model import OpenStream, Plan, PlanPiece, Shown
 
 LOOKED_BACK = 16 << 20
-"""So many bytes before the goal are looked at."""
+"""So many bytes before the goal are looked at, and so many before the plan begins."""
 _MOST = 20
+_WANTED = wanted_types(*QUERIES, EventType.XA_PREPARE)
 
 PhasesOf = Callable[[str, BinlogName, int, int], Iterator[tuple[Transaction, TwoPhase]]]
 """The phases in a range of a binlog of a lineage, each with its transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """What a goal cuts in two.
+
+    `shown`: the transactions whose second phase comes after it, at most 20. `is_all`: False if
+    there may be older ones, because the history has such transactions, and not all was looked at.
+    `before`: the XA transactions that were prepared before the plan, and not ended in what was
+    looked at of it.
+    """
+
+    shown: tuple[Shown, ...]
+    is_all: bool
+    before: tuple[Xid, ...]
 
 
 def pending_at(
@@ -27,29 +46,32 @@ def pending_at(
     phases_of: PhasesOf,
     content_of: Callable[[str, BinlogName, Transaction], Content],
     *,
+    before: PlanPiece | None = None,
     most: int = LOOKED_BACK,
-) -> tuple[tuple[Shown, ...], bool]:
-    """The transactions shortly before a plan's goal whose second phase comes after it, at most 20.
+) -> Pending:
+    """What the goal of a plan cuts in two, by its last `most` bytes and the piece before it.
 
-    Also whether that is all: False if there may be older ones, because the history has such
-    transactions, and not all of the plan was looked at. Raises ArchiveError if they cannot be read.
+    Raises ArchiveError if they cannot be read.
     """
-    size = sum(piece.end - piece.begin for piece in plan.pieces)
-    is_all, has_some = size <= most, False
+    is_long = sum(piece.end - piece.begin for piece in plan.pieces) > most
+    is_all, has_some = not is_long and (before is None or before.begin == 0), False
     found: dict[Xid | AlterName | None, tuple[PlanPiece, Transaction]] = {}
-    for piece, begin in _last(plan.pieces, most):
+    open_before: dict[Xid | AlterName | None, None] = {}
+    looked_at = [(before, before.begin)] if before is not None else []
+    for piece, begin in (*looked_at, *_last(plan.pieces, most)):
         for one, phase in phases_of(piece.lineage, piece.binlog, begin, piece.end):
             has_some = True
             if any(low <= one.begin < high for low, high in piece.left_out):
                 continue
+            found.pop(phase.name, None)
+            open_before.pop(phase.name, None)
             if phase.phase == "prepare":
-                found.pop(phase.name, None)
                 found[phase.name] = piece, one
+                if piece is before:
+                    open_before[phase.name] = None
                 if len(found) > _MOST:
                     del found[next(iter(found))]
                     is_all = False
-            else:
-                found.pop(phase.name, None)
     shown = tuple(
         Shown(
             lineage=piece.lineage,
@@ -58,38 +80,75 @@ def pending_at(
             content=content_of(piece.lineage, piece.binlog, one),
         )
         for piece, one in found.values()
+        if not (is_long and piece is before)  # it may have ended in the rest of the plan
     )
-    return shown, is_all or not has_some
+    return Pending(
+        shown=shown,
+        is_all=is_all or not has_some,
+        before=tuple(name for name in open_before if isinstance(name, Xid)),
+    )
 
 
-def with_before(plan: Plan) -> Plan:
-    """The plan with what comes shortly before it in its first binlog: the target has that."""
+def piece_before(plan: Plan, *, most: int = LOOKED_BACK) -> PlanPiece:
+    """What comes shortly before a plan in its first binlog: the target has that."""
     at = plan.begin if plan.pieces else plan.stop
-    before = PlanPiece(
+    return PlanPiece(
         lineage=at.lineage,
         binlog=at.binlog,
-        begin=max(0, at.offset - LOOKED_BACK),
+        begin=max(0, at.offset - most),
         end=at.offset,
         transactions=0,
         gtids=plan.before if plan.before is not None else GtidSet(),
     )
-    return replace(plan, pieces=(before, *plan.pieces))
 
 
-def lost_preparation(pending: Sequence[Shown], there: Sequence[str] | None) -> str:
-    """Why a target that has these XA transactions prepared lacks some of the history; "" if not.
+class PreparedBefore:
+    """XA transactions that were prepared before a plan: a base backup may not have them.
 
-    `there` is None if it does not tell. A dump has the GTID of an XA PREPARE, and not its rows.
+    A dump has the GTID of an XA PREPARE, and not its rows. One that ends in the plan is no loss:
+    where it is missing, its XA COMMIT cannot be applied.
     """
-    phases = (one.content.two_phase for one in pending)
-    names = [str(one.name) for one in phases if one is not None and isinstance(one.name, Xid)]
-    lost = [name for name in names if there is not None and name not in there]
-    if not lost:
-        return ""
-    return (
-        f"the source had prepared XA {some(lost)}, and the target has not: the base backup was "
-        "made meanwhile, and a dump does not have such rows; an older one, or a copy of files, does"
-    )
+
+    def __init__(self, names: Collection[Xid] = ()) -> None:
+        self._open = dict.fromkeys(names)
+
+    def watched(self, open_stream: OpenStream) -> OpenStream:
+        """The same stream, in which those that end are noted. An end that is not seen is none."""
+        if not self._open:
+            return open_stream
+        return walked(open_stream, self._begin, wanted=_WANTED, lost=lambda: None)
+
+    def _begin(self, event_type: int, head: bytes, _: int) -> None:
+        phase = xa_phase(event_type, head)
+        if phase is not None and isinstance(phase.name, Xid):
+            self._open.pop(phase.name, None)
+
+    def lost(self, pending: Sequence[Shown], there: Collection[str] | None) -> str:
+        """Why the target may lack some of the history; "" if nothing says so.
+
+        `pending`: what the goal cuts in two. `there`: what the target has prepared; None if it does
+        not tell.
+        """
+        if there is None:
+            if not self._open:
+                return ""
+            return (
+                f"the source had prepared XA {some([str(name) for name in self._open])} before the "
+                "target's base backup ended or its last recovery did, and whether the target has "
+                "it is not known (GRANT XA_RECOVER_ADMIN ON *.* shows it, by XA RECOVER); a dump "
+                "that was made meanwhile does not have such rows"
+            )
+        phases = (one.content.two_phase for one in pending)
+        shown = (one.name for one in phases if one is not None and isinstance(one.name, Xid))
+        names = dict.fromkeys(str(name) for name in (*self._open, *shown))
+        lost = [name for name in names if name not in there]
+        if not lost:
+            return ""
+        return (
+            f"the source had prepared XA {some(lost)}, and the target has not: the base backup was "
+            "made meanwhile, and a dump does not have such rows; an older one, or a copy of files, "
+            "does"
+        )
 
 
 def _last(pieces: Sequence[PlanPiece], most: int) -> Iterator[tuple[PlanPiece, int]]:

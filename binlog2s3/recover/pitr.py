@@ -58,12 +58,12 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
-from binlog2s3.recover.pending import LOOKED_BACK, lost_preparation, pending_at, with_before
+from binlog2s3.recover.pending import LOOKED_BACK, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
-from binlog2s3.recover.replaced import Replaced, cascades_itself, doubt_of, parents
+from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
@@ -73,6 +73,7 @@ from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
 from binlog2s3.server.applied import FOLDS, applied_settings, differing
 from binlog2s3.server.connection import Server
+from binlog2s3.server.foreign_keys import ForeignKey
 from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
@@ -146,6 +147,7 @@ class _Recovery:
         self._facts: TargetFacts | None = None
         self._apply: Apply | None = None
         self._replaced = Replaced()
+        self._prepared_before = PreparedBefore()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
         self._still_applies = False
@@ -230,13 +232,15 @@ class _Recovery:
     def _to_target(self, ready: _Ready) -> Result:
         assert self._apply is not None  # noqa: S101 - there is a target, or a directory
         base = self._base_check(self._apply, ready.start)
+        referred_before = self._referring()
         self._confirm(ready.plan, ready.about)
         result = self._applied(self._apply, ready)
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
-        doubt = doubt or lost_preparation(ready.plan.pending, result.prepared)
-        doubt = doubt or self._doubt_of_replaced() or _doubt_of_lacks(ready.plan)
+        doubt = doubt or self._prepared_before.lost(ready.plan.pending, result.prepared)
+        doubt = doubt or self._replaced.doubt(referred_before, self._referring())
+        doubt = doubt or _doubt_of_lacks(ready.plan)
         if doubt:
             result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
@@ -472,16 +476,17 @@ class _Recovery:
     def _pending(self, plan: Plan, snapshot: Snapshot) -> tuple[Shown, ...]:
         """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
         try:
-            found, is_all = pending_at(with_before(plan), snapshot.phases, snapshot.content)
+            found = pending_at(plan, snapshot.phases, snapshot.content, before=piece_before(plan))
         except ArchiveError:  # what the target has already may be damaged
             with _reading():
-                found, is_all = pending_at(plan, snapshot.phases, snapshot.content)
-        if not is_all:
+                found = pending_at(plan, snapshot.phases, snapshot.content)
+        self._prepared_before = PreparedBefore(found.before)
+        if not found.is_all:
             self._warnings.append(
                 "XA transactions and ALTERs that the goal cuts in two are shown only if they began "
                 f"in the last {size_text(LOOKED_BACK)} before it"
             )
-        return found
+        return found.shown
 
     def _settings(self, plan: Plan) -> None:
         """See whether the target makes something else of the binlogs than the source did.
@@ -610,6 +615,7 @@ class _Recovery:
             opened = watched(opened, only.check)
         if ready.zones is not None:
             opened = ready.zones.watched(opened)
+        opened = self._prepared_before.watched(opened)
         if self._facts is not None and cascades_itself(self._facts):
             opened = self._replaced.watched(opened)
         work = Work(
@@ -629,11 +635,11 @@ class _Recovery:
                 )
             raise
 
-    def _doubt_of_replaced(self) -> str:
-        """Why foreign keys may have changed other rows here than at the source; "" if not."""
-        if self._target is None or not self._replaced.tables:
-            return ""
-        return doubt_of(self._replaced.tables, parents(self._target.server))
+    def _referring(self) -> Sequence[ForeignKey] | None:
+        """The foreign keys that may change other rows here than at the source, as of now."""
+        if self._target is None or self._facts is None or not cascades_itself(self._facts):
+            return ()
+        return referring(self._target.server)
 
     # What is said
 

@@ -6,18 +6,20 @@ applies the DELETE of it does: rows that refer to the replaced one, which the so
 deleted or set to NULL, with the same GTIDs.
 """
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection
 
 from binlog2s3.binlog.compression import Sink
-from binlog2s3.binlog.events import CHECKSUM_SIZE, EventType, decode_format
-from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.binlog.events import QUERIES, EventType
 from binlog2s3.binlog.tables import decode_map, table_id, table_name
-from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types
+from binlog2s3.binlog.walk import UNDECODABLE, payload_sink, wanted_types
+from binlog2s3.errors import SourceError
 from binlog2s3.formatting import some
-from binlog2s3.recover.extract import through
-from binlog2s3.recover.model import Checked, OpenStream
+from binlog2s3.recover.extract import walked
+from binlog2s3.recover.model import OpenStream
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
+from binlog2s3.server.foreign_keys import ForeignKey, foreign_keys
 
 _SINCE = (9, 6)
 _STATEMENT_END, _SQL_FOREIGN_KEY = 1, 16
@@ -27,13 +29,19 @@ _DELETES = frozenset({EventType.DELETE_ROWS_V1, EventType.DELETE_ROWS})
 _WRITES = frozenset({EventType.WRITE_ROWS_V1, EventType.WRITE_ROWS})
 _UPDATES = (EventType.UPDATE_ROWS_V1, EventType.UPDATE_ROWS, EventType.PARTIAL_UPDATE_ROWS)
 _WANTED = wanted_types(
-    EventType.TABLE_MAP, *_DELETES, *_WRITES, *_UPDATES, EventType.TRANSACTION_PAYLOAD
+    EventType.TABLE_MAP, *_DELETES, *_WRITES, *_UPDATES, *QUERIES, EventType.TRANSACTION_PAYLOAD
 )
 _MOST = 1000
-_PARENTS = (
-    "SELECT DISTINCT unique_constraint_schema AS db, referenced_table_name AS name "
-    "FROM information_schema.referential_constraints WHERE delete_rule IN ('CASCADE', 'SET NULL')"
+_WHY = (
+    "MySQL 9.6 and later may keep the rows that refer to a replaced one, and a server that applies "
+    "the binlog deletes or changes them"
 )
+_MAKES = re.compile(rb"\bREFERENCES\b", re.IGNORECASE)
+_MOVES = re.compile(
+    rb"\bRENAME\b(?!\s+(?:COLUMN|INDEX|KEY)\b)|\bDROP\b.*\b(?:FOREIGN|CONSTRAINT)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What statements say that make foreign keys, and that rename tables or drop foreign keys."""
 
 
 def cascades_itself(facts: TargetFacts) -> bool:
@@ -41,52 +49,75 @@ def cascades_itself(facts: TargetFacts) -> bool:
     return facts.flavour == "mysql" and facts.release.series >= _SINCE
 
 
-def parents(server: Server) -> set[str]:
-    """The tables whose deleted rows change others, in the form of `table_name`."""
-    return {table_name(str(row["db"]), str(row["name"])) for row in server.rows(_PARENTS)}
-
-
-def doubt_of(replaced: Collection[str], referred: Collection[str]) -> str:
-    """Why the rows may not be the source's after these tables had rows replaced; "" if not."""
-    found = sorted(set(replaced) & set(referred))
-    if not found:
-        return ""
-    return (
-        f"rows of {some(found)} were replaced (REPLACE, LOAD DATA ... REPLACE), and foreign keys "
-        "with ON DELETE CASCADE or SET NULL refer to it: MySQL 9.6 and later may keep the rows "
-        "that refer to a replaced one, and a server that applies the binlog deletes or changes them"
-    )
+def referring(server: Server) -> list[ForeignKey] | None:
+    """The foreign keys by which deleted rows change others; None if the server does not tell."""
+    try:
+        return [key for key in foreign_keys(server, "mysql") if key.on_delete]
+    except SourceError:
+        return None
 
 
 class Replaced:
-    """The tables of which rows were replaced in a stream of events: `tables`, at most 1000."""
+    """The tables of which rows were replaced in a stream of events.
+
+    `tables`: pairs of database and table, at most 1000.
+    """
 
     def __init__(self) -> None:
-        self.tables = set[str]()
+        self.tables = set[tuple[str, str]]()
+        self._is_all = True
+        self._makes_keys = self._moves = False
         self._maps = dict[int, bytes]()
         self._deleted = set[int]()
 
     def watched(self, open_stream: OpenStream) -> OpenStream:
         """The same stream."""
-        return through(open_stream, lambda _, data: self._seen(data))
+        return walked(open_stream, self._begin, wanted=_WANTED, lost=self._lose)
 
-    def _seen(self, data: Iterator[Checked]) -> Iterator[Checked]:
-        walk: EventWalk | None = None
-        for checked in data:
-            if walk is None:  # magic and format event
-                form = decode_format(checked.data[len(MAGIC) :], offset=len(MAGIC))
-                trailer = CHECKSUM_SIZE if form.checksum == "crc32" else 0
-                walk = EventWalk(trailer, self._begin, wanted=_WANTED)
-            else:
-                walk.feed(checked.data)
-            yield checked
+    def doubt(self, *asked: Collection[ForeignKey] | None) -> str:
+        """Why the rows may not be the source's after this was applied; "" if nothing says so.
 
-    def _begin(self, event_type: int, head: bytes, _: int) -> Sink | None:
+        `asked`: what `referring` said before the apply and after it. A key that comes and goes
+        meanwhile is in neither, and one that is dropped may have had another name of its table.
+        """
+        if not self._is_all:
+            return (
+                "which tables had rows replaced (REPLACE, LOAD DATA ... REPLACE) is not known for "
+                f"all events, and foreign keys may refer to them: {_WHY}"
+            )
+        keys = [key for some_keys in asked for key in some_keys or ()]
+        found = sorted(self.tables)
+        if None in asked:
+            refer = "which foreign keys refer to it is not known (GRANT PROCESS ON *.* shows them)"
+        elif self._moves and (keys or self._makes_keys):
+            refer = (
+                "tables were renamed or foreign keys dropped meanwhile, so ones with ON DELETE "
+                "CASCADE or SET NULL may have referred to it"
+            )
+        else:
+            found = [one for one in found if any(key.may_refer_to(*one) for key in keys)]
+            refer = "foreign keys with ON DELETE CASCADE or SET NULL refer to it"
+        if not found:
+            return ""
+        names = some([table_name(*one) for one in found])
+        return (
+            f"rows of {names} were replaced (REPLACE, LOAD DATA ... REPLACE), and {refer}: {_WHY}"
+        )
+
+    def _lose(self) -> None:
+        self._is_all = False
+
+    def _begin(self, event_type: int, head: bytes, size: int) -> Sink | None:
         if event_type == EventType.TABLE_MAP:
             self._maps[table_id(head)] = head
             return None
         if event_type == EventType.TRANSACTION_PAYLOAD:
-            return payload_sink(head, self._begin, lambda _whole: None, wanted=_WANTED)
+            return payload_sink(head, self._begin, self._take_end, wanted=_WANTED)
+        if event_type in QUERIES:
+            is_cut = size > len(head)
+            self._makes_keys |= is_cut or _MAKES.search(head) is not None
+            self._moves |= is_cut or _MOVES.search(head) is not None
+            return None
         number, flags = table_id(head), head[_FLAGS_AT]
         if event_type in _DELETES and flags & _SQL_FOREIGN_KEY:
             self._deleted.add(number)
@@ -97,11 +128,19 @@ class Replaced:
             self._maps.clear()
         return None
 
+    def _take_end(self, whole: bool) -> None:
+        self._is_all &= whole
+
     def _replace(self, number: int) -> None:
         raw = self._maps.get(number)
-        if raw is None or len(self.tables) >= _MOST:
-            return
         try:
-            self.tables.add(decode_map(raw, "mysql")[1].name)
+            body = decode_map(raw, "mysql")[0] if raw is not None else None
         except UNDECODABLE:
+            body = None
+        if body is None:
+            self._lose()
             return
+        self.tables.add((body.database, body.table))
+        if len(self.tables) > _MOST:
+            self.tables.remove((body.database, body.table))
+            self._lose()

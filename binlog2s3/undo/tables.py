@@ -17,6 +17,7 @@ from binlog2s3.binlog.undo import ChangedTable
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.connection import Server
 from binlog2s3.server.expressions import depends_on_zone, mentions
+from binlog2s3.server.foreign_keys import foreign_keys
 from binlog2s3.server.sql import quoted
 
 ENGINE = "InnoDB"
@@ -31,8 +32,6 @@ _DDL = (
     "its definition was changed since: restore the table to another server "
     "(docs/guides/one-table.md)"
 )
-_ON_DELETE, _ON_UPDATE = 1 | 2, 4 | 8
-"""Bits of the type of a foreign key of InnoDB: CASCADE, SET NULL."""
 _OF_ZONES = re.compile(r"convert_tz", re.IGNORECASE)
 """Its value depends on the server's time zones."""
 _OF_SESSION = re.compile(
@@ -366,13 +365,8 @@ class _Asking:
                 )
 
     def _of_foreign_keys(self, kinds: Collection[RowsKind]) -> Iterator[RecoveryError]:
-        """The engine's own list has also those of tables that the account may not see."""
-        table = "innodb_sys_foreign" if self._flavour == "mariadb" else "innodb_foreign"
         try:
-            rows = self._server.rows(
-                "SELECT for_name AS child, ref_name AS parent, type AS type "  # noqa: S608 - a constant
-                f"FROM information_schema.{table}"
-            )
+            keys = foreign_keys(self._server, self._flavour)
         except SourceError as error:
             if not error.needs_privilege:
                 raise
@@ -382,14 +376,13 @@ class _Asking:
                 "GRANT PROCESS ON *.* to it",
             )
             return
-        for row in rows:
-            actions = int(row["type"])
-            changes = (actions & _ON_DELETE and {"insert", "delete"} & {*kinds}) or (
-                actions & _ON_UPDATE and "update" in kinds
+        for key in keys:
+            changes = (key.on_delete and {"insert", "delete"} & {*kinds}) or (
+                key.on_update and "update" in kinds
             )
-            if changes and _may_be(self._name, str(row["parent"])):
+            if changes and key.may_refer_to(*self._name):
                 yield self._refusal(
-                    f"a foreign key of {row['child']} refers to it, and changes that table's rows "
+                    f"a foreign key of {key.child} refers to it, and changes that table's rows "
                     "with it (CASCADE or SET NULL): rows written since would change, or those that "
                     "the transaction changed are in no binlog"
                 )
@@ -450,17 +443,3 @@ def _plain(row: Mapping[str, Any]) -> str:
 def _may_mention(expression: str, columns: Sequence[str]) -> bool:
     """Whether an expression may use one of these columns: any with an unusual name may be in it."""
     return mentions(expression, columns) or not all(map(_WORD.fullmatch, columns))
-
-
-def _may_be(name: tuple[str, str], parent: str) -> bool:
-    """Whether this may be the table, in a form that encodes all but letters, digits and "_".
-
-    MySQL 8.0 and later show names as they are; MariaDB encodes them.
-    """
-    if "/".join(name).lower() == parent.lower():
-        return True
-    database, _, table = parent.partition("/")
-    return all(
-        own.lower() == its.lower() or not (_WORD.fullmatch(own) or _WORD.fullmatch(its))
-        for own, its in zip(name, (database, table), strict=True)
-    )

@@ -12,8 +12,9 @@ from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import SourceError
+from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import Plan, Shown
-from binlog2s3.recover.pending import LOOKED_BACK, lost_preparation, pending_at, with_before
+from binlog2s3.recover.pending import LOOKED_BACK, Pending, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.target import prepared
 from lab import pitr_examples
 from tests.binlog_writer import BEGIN, NOW_US, UUID_A, XID, BinlogWriter, statement
@@ -67,7 +68,31 @@ def plan_of(
 
 def found(bucket: Bucket, plan: Plan, **more: int) -> list[Shown]:
     snapshot = bucket.snapshot()
-    return list(pending_at(plan, snapshot.phases, snapshot.content, **more)[0])
+    return list(pending_at(plan, snapshot.phases, snapshot.content, **more).shown)
+
+
+def found_behind(bucket: Bucket, plan: Plan, *, most: int = LOOKED_BACK) -> Pending:
+    """Also with what was prepared before the plan."""
+    snapshot = bucket.snapshot()
+    return pending_at(
+        plan, snapshot.phases, snapshot.content, before=piece_before(plan, most=most), most=most
+    )
+
+
+def behind(plan: Plan, made: Any, number: int, *, left_out: Sequence[int] = ()) -> Plan:
+    """The plan from behind the transaction with this number, without these others."""
+    (piece,) = plan.pieces
+    piece = replace(
+        piece,
+        begin=made.transactions[number - 1].end,
+        left_out=tuple(
+            (one.begin, one.end) for one in (made.transactions[other - 1] for other in left_out)
+        ),
+    )
+    gone = {number, *left_out}
+    numbers = [one for one in range(number, len(made.transactions) + 1) if one not in gone]
+    gtids = GtidSet.parse(f"{UUID_A}:" + ":".join(map(str, numbers))) if numbers else GtidSet()
+    return replace(plan, pieces=(replace(piece, transactions=len(numbers), gtids=gtids),))
 
 
 def names(shown: Sequence[Shown]) -> list[str]:
@@ -108,11 +133,104 @@ def test_one_that_was_prepared_while_a_dump_was_made() -> None:
         if not pieces:
             stop = replace(whole.stop, lineage=ID, binlog=name(1), offset=begin)
             plan = replace(plan, stop=stop)
-        shown = found(bucket, with_before(plan))
-        assert names(shown) == [A, B]
-        assert lost_preparation(shown, (A, B)) == ""
-        assert lost_preparation(shown, None) == ""
-        assert f"had prepared XA {A}, and the target" in lost_preparation(shown, (B,))
+        pending = found_behind(bucket, plan)
+        assert names(pending.shown) == [A, B]
+        assert [str(one) for one in pending.before] == ([A, B] if not pieces else [A])
+        prepared_before = PreparedBefore(pending.before)
+        assert prepared_before.lost(pending.shown, (A, B)) == ""
+        assert f"had prepared XA {A}, and the target" in prepared_before.lost(pending.shown, (B,))
+
+
+def test_a_target_that_does_not_tell_what_is_prepared() -> None:
+    """Only what was prepared before the plan may be lost: the rest it got from the plan."""
+    bucket, made = history(prepare("a"), prepare("b"))
+    whole = plan_of(made, 2)
+    pending = found_behind(bucket, behind(whole, made, 1))
+    assert names(pending.shown) == [A, B]
+    doubt = PreparedBefore(pending.before).lost(pending.shown, None)
+    assert f"had prepared XA {A} before" in doubt
+    assert "XA_RECOVER_ADMIN" in doubt
+    pending = found_behind(bucket, whole)
+    assert names(pending.shown) == [A, B]
+    assert PreparedBefore(pending.before).lost(pending.shown, None) == ""
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("there", [None, ()])
+def test_a_long_plan_does_not_hide_what_was_prepared_before(there: tuple[str, ...] | None) -> None:
+    """What comes before the plan has as many bytes as the plan; what ends in it is seen to pass."""
+    bucket, made = history(prepare("a"), ends("COMMIT", "c"), prepare("b"), padding=2 * MIB)
+    plan = behind(plan_of(made, 4), made, 1)
+    pending = found_behind(bucket, plan, most=MIB)
+    assert names(pending.shown) == [B], "whether a ends in the plan is not known before"
+    assert not pending.is_all
+    assert [str(one) for one in pending.before] == [A]
+    prepared_before = PreparedBefore(pending.before)
+    passed(bucket, plan, prepared_before)
+    assert A in prepared_before.lost(pending.shown, there)
+
+
+@pytest.mark.parametrize("how", ["COMMIT", "ROLLBACK"])
+def test_what_ends_in_a_long_plan(how: str) -> None:
+    """The target has its rows, or needs none: where it was lost, its XA COMMIT stops the apply."""
+    bucket, made = history(prepare("a"), ends(how, "a"), [BEGIN, *wide(2 * MIB), XID], padding=0)
+    plan = behind(plan_of(made, 3), made, 1)
+    pending = found_behind(bucket, plan, most=MIB)
+    assert [str(one) for one in pending.before] == [A], "it is before what is looked at"
+    prepared_before = PreparedBefore(pending.before)
+    passed(bucket, plan, prepared_before)
+    assert prepared_before.lost(pending.shown, None) == ""
+    # without its end it stays prepared
+    left_out = behind(plan_of(made, 3), made, 1, left_out=[2])
+    pending = found_behind(bucket, left_out, most=MIB)
+    prepared_before = PreparedBefore(pending.before)
+    passed(bucket, left_out, prepared_before)
+    assert A in prepared_before.lost(pending.shown, None)
+
+
+def test_what_ends_in_a_plan_that_is_looked_at() -> None:
+    """Nothing is in doubt, and nothing has to be seen to pass."""
+    bucket, made = history(prepare("a"), ends("COMMIT", "a"), prepare("b"), ends("COMMIT", "b"))
+    pending = found_behind(bucket, behind(plan_of(made, 4), made, 1))
+    assert pending == Pending(shown=(), is_all=True, before=())
+    left_out = behind(plan_of(made, 4), made, 1, left_out=[2])
+    assert [str(one) for one in found_behind(bucket, left_out).before] == [A]
+
+
+def test_one_that_is_prepared_anew() -> None:
+    """The first one of that name has ended in the plan."""
+    bucket, made = history(
+        prepare("a"), ends("COMMIT", "a"), [BEGIN, *wide(2 * MIB), XID], prepare("a")
+    )
+    pending = found_behind(bucket, behind(plan_of(made, 4), made, 1), most=MIB)
+    assert names(pending.shown) == [A]
+    assert pending.before == ()
+
+
+def test_more_than_are_shown_are_known_by_name() -> None:
+    """Each of those that were prepared before."""
+    many = "abcdefghijklmnopqrstuvwxy"
+    bucket, made = history(*(prepare(one) for one in many))
+    plan = replace(plan_of(made, 25), pieces=())
+    end = made.transactions[24].end
+    plan = replace(plan, stop=replace(plan.stop, lineage=ID, binlog=name(1), offset=end))
+    pending = found_behind(bucket, plan)
+    assert (len(pending.shown), len(pending.before)) == (20, 25)
+    assert not pending.is_all
+
+
+def wide(size: int) -> list[tuple[int, bytes]]:
+    return [table_map(7, "orders"), rows(EventType.WRITE_ROWS, 7, 1, value=b"x" * size)]
+
+
+def passed(bucket: Bucket, plan: Plan, seen_by: PreparedBefore) -> None:
+    """All bytes of the plan pass, as they do when it is applied."""
+    extract = Extract(bucket.snapshot().blocks)
+    for _, data in seen_by.watched(extract.stream)(plan.pieces):
+        for _ in data:
+            pass
 
 
 def test_so_many_bytes_before_the_goal_are_looked_at() -> None:
@@ -123,7 +241,7 @@ def test_so_many_bytes_before_the_goal_are_looked_at() -> None:
     snapshot = bucket.snapshot()
 
     def is_all(end: int, most: int) -> bool:
-        return pending_at(plan_of(made, end), snapshot.phases, snapshot.content, most=most)[1]
+        return pending_at(plan_of(made, end), snapshot.phases, snapshot.content, most=most).is_all
 
     assert is_all(3, LOOKED_BACK)
     assert not is_all(3, 1 << 20)

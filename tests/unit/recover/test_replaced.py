@@ -7,9 +7,11 @@ from typing import Any, cast
 import pytest
 
 from binlog2s3.binlog.events import EventType
+from binlog2s3.errors import SourceError
 from binlog2s3.recover.model import Checked, PlanPiece
 from binlog2s3.recover.plan_source import OpenStream
-from binlog2s3.recover.replaced import Replaced, cascades_itself, doubt_of, parents
+from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
+from binlog2s3.server.foreign_keys import ForeignKey
 from lab import pitr_examples
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.unit.binlog.test_content import compressed, rows, table_map
@@ -25,23 +27,24 @@ def flagged(event_type: int, number: int, flags: int) -> tuple[int, bytes]:
     return rows(event_type, number, 1, flags=flags)
 
 
-def seen(*events: tuple[int, bytes], packed: bool = False) -> set[str]:
+def seen(*events: tuple[int, bytes], packed: bool = False, cut: int = 0) -> Replaced:
+    """What is found in a transaction of these events, without its last `cut` bytes."""
     made = BinlogWriter()
     inside = [statement("BEGIN"), *events, XID]
     made.transaction([compressed(inside)] if packed else inside, gtid=(UUID_A, "", 1))
-    head = made.ends[1]
+    head, end = made.ends[1], len(made.data) - cut
 
     def opened(pieces: Sequence[PlanPiece]) -> Any:
         data = bytes(made.data)
-        parts = iter([Checked(data=data[:head]), Checked(data=data[head:])])
+        parts = iter([Checked(data=data[:head]), Checked(data=data[head:end])])
         return iter([(pieces[0], parts)])
 
     found = Replaced()
     stream: Iterator[Any] = found.watched(cast("OpenStream", _closing(opened)))(
         pitr_examples.PLAN.pieces[:1]
     )
-    assert sum(len(one.data) for _, parts in stream for one in parts) == len(made.data)
-    return found.tables
+    assert sum(len(one.data) for _, parts in stream for one in parts) == end
+    return found
 
 
 def _closing(opened: Any) -> Any:
@@ -55,7 +58,9 @@ def _closing(opened: Any) -> Any:
 def test_a_row_in_the_place_of_another_one(packed: bool) -> None:
     """Deleted and written by one statement, by a server that cascades itself."""
     both = (ORDERS, flagged(DELETE, 7, BY_SQL), flagged(WRITE, 7, BY_SQL | END))
-    assert seen(*both, packed=packed) == {"shop.orders"}
+    found = seen(*both, packed=packed)
+    assert found.tables == {("shop", "orders")}
+    assert found.doubt(()) == ""
 
 
 @pytest.mark.parametrize(
@@ -69,14 +74,122 @@ def test_a_row_in_the_place_of_another_one(packed: bool) -> None:
 )
 def test_what_is_no_replace(events: tuple[tuple[int, bytes], ...]) -> None:
     """Or is one that is logged with all that it does."""
-    assert seen(*events) == set()
+    found = seen(*events)
+    assert found.tables == set()
+    assert found.doubt(None) == ""
 
 
-def test_only_tables_that_others_refer_to_are_told() -> None:
-    """By foreign keys that delete or change rows; a target of an older version has no such rows."""
-    server = fake({"referential_constraints": [{"db": "shop", "name": "orders"}]})
-    assert parents(server) == {"shop.orders"}
-    assert doubt_of({"shop.lines"}, {"shop.orders"}) == ""
-    assert "rows of shop.orders were replaced" in doubt_of({"shop.orders"}, {"shop.orders"})
+REPLACED = (ORDERS, flagged(DELETE, 7, BY_SQL), flagged(WRITE, 7, BY_SQL | END))
+
+
+def key(parent: str, kind: int = 1) -> dict[str, Any]:
+    return {"child": "shop/lines", "parent": parent, "type": kind}
+
+
+def keys(*rows: dict[str, Any]) -> list[ForeignKey]:
+    found = referring(fake({"innodb_foreign": rows}))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("parent", ["shop/orders", "SHOP/Orders"])
+@pytest.mark.parametrize("kind", [1, 2, 1 | 8, 2 | 32])
+def test_tables_that_others_refer_to_are_told(parent: str, kind: int) -> None:
+    """By foreign keys that delete or change rows."""
+    doubt = seen(*REPLACED).doubt(keys(key("shop/lines"), key(parent, kind)))
+    assert "rows of shop.orders were replaced" in doubt
+
+
+@pytest.mark.parametrize(("parent", "kind"), [("shop/lines", 1), ("shop/orders", 16 | 4)])
+def test_other_keys_are_no_doubt(parent: str, kind: int) -> None:
+    """Those to other tables, and those that only follow an update."""
+    assert seen(*REPLACED).doubt(keys(key(parent, kind))) == ""
+
+
+def test_a_target_of_an_older_version_has_no_such_rows() -> None:
+    """It cannot be loaded with what a newer one wrote."""
     assert cascades_itself(replace(FACTS, version="9.7.4"))
     assert not cascades_itself(replace(FACTS, version="9.5.0"))
+
+
+def test_the_engine_is_asked() -> None:
+    """The list in information_schema lacks tables that the account has no privilege for."""
+    filtered = fake({"referential_constraints": [], "innodb_foreign": [key("shop/orders")]})
+    assert "shop.orders were replaced" in seen(*REPLACED).doubt(referring(filtered))
+
+
+def test_without_the_privilege_all_are_in_doubt() -> None:
+    """PROCESS, which the documented account does not have."""
+    denied = SourceError("(1227) PROCESS", answered=True, needs_privilege=True)
+    doubt = seen(*REPLACED).doubt(referring(fake({"innodb_foreign": denied})))
+    assert "rows of shop.orders were replaced" in doubt
+    assert "GRANT PROCESS ON *.*" in doubt
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RENAME TABLE orders TO o2",
+        "ALTER TABLE a RENAME COLUMN b TO c, RENAME TO orders",
+        "alter table orders rename o2",
+        "ALTER TABLE x RENAME AS orders",
+    ],
+)
+def test_a_name_that_changes_tells_nothing(text: str) -> None:
+    """The foreign key may be one of another name of the table; without any, there is no doubt."""
+    found = seen(*REPLACED, statement(text))
+    assert "rows of shop.orders were replaced" in found.doubt(keys(key("shop/elsewhere")))
+    assert found.doubt(()) == ""
+
+
+def test_a_foreign_key_that_comes_and_goes() -> None:
+    """Neither before the apply nor after it is there any."""
+    made = statement("ALTER TABLE l ADD FOREIGN KEY (p) REFERENCES orders(id) ON DELETE CASCADE")
+    gone = statement("ALTER TABLE l DROP /* it */ FOREIGN KEY f")
+    assert "shop.orders were replaced" in seen(made, *REPLACED, gone).doubt(())
+    assert seen(made, *REPLACED).doubt(()) == "", "it is there afterwards, or its table is gone"
+    assert seen(*REPLACED, gone).doubt(()) == "", "it was there before"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("bad", [ORDERS[1][:12], ORDERS[1].replace(b"orders", b"ord\xffrs")])
+def test_a_table_that_cannot_be_read(bad: bytes, packed: bool) -> None:
+    """It may be one that others refer to."""
+    found = seen((ORDERS[0], bad), *REPLACED[1:], packed=packed)
+    assert "not known" in found.doubt(())
+
+
+def test_a_row_of_no_table() -> None:
+    """Its table map is missing."""
+    assert "not known" in seen(*REPLACED[1:]).doubt(())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_cannot_be_read(packed: bool) -> None:
+    """An event too short to be one of rows; bytes that are missing at the end."""
+    assert "not known" in seen((DELETE, b"\7"), packed=packed).doubt(())
+    assert "not known" in seen(*REPLACED, packed=packed, cut=5).doubt(())
+    assert seen(*REPLACED, packed=packed).doubt(()) == ""
+
+
+def test_more_tables_than_are_kept() -> None:
+    """The rest is in doubt."""
+    events = list[tuple[int, bytes]]()
+    for number in range(1001):
+        events += [
+            table_map(number, f"t{number}"),
+            flagged(DELETE, number, BY_SQL),
+            flagged(WRITE, number, BY_SQL | END),
+        ]
+    most = seen(*events[:-3])
+    assert len(most.tables) == 1000
+    assert most.doubt(()) == ""
+    assert "not known" in seen(*events).doubt(())
+    assert seen(*events[:-3], *events[:3]).doubt(()) == "", "one of them again"
+
+
+@pytest.mark.parametrize("kind", ["COLUMN", "index", "KEY"])
+def test_other_names_do_not_matter(kind: str) -> None:
+    """Those of columns and indexes."""
+    found = seen(*REPLACED, statement(f"ALTER TABLE orders RENAME {kind} a TO b"))
+    assert found.doubt(keys(key("shop/elsewhere"))) == ""

@@ -1,0 +1,116 @@
+"""What a recovery cannot prove with the documented account of a target: real servers say nothing.
+
+MySQL leaves out what an account may not see, without an error.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.mysql import MysqlServer
+from lab.s3 import MinioServer
+from tests.integration.least_privilege import PASSWORD, as_root, grants
+from tests.integration.test_two_phases import archived, prepared
+from tests.world.streamed import Streamed
+
+ACCOUNT = "'pitr'@'localhost'"
+PARENT = "REPLACE INTO shop.p VALUES (1, 2)"
+KEY = "CONSTRAINT f FOREIGN KEY (p) REFERENCES shop.p (id) ON DELETE CASCADE"
+
+
+@pytest.fixture
+def archive(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Iterator[Streamed]:
+    """Of a MySQL that cascades itself, and does not for a REPLACE."""
+    with archived("mysql-9", minio, bucket, disk_tmp_path) as made:
+        yield made
+
+
+def last_line(archive: Streamed, target: MysqlServer, *goal: str) -> str:
+    """Of `pitr` with that account."""
+    password = archive.folder / "password"
+    password.write_text(PASSWORD)
+    password.chmod(0o600)
+    done = archive.recovery.run(
+        None,
+        "--yes",
+        *(goal or ("--latest",)),
+        f"--target-socket={target.socket}",
+        "--target-user=pitr",
+        f"--target-password-file={password}",
+    )
+    assert done.status == 0, f"{done.stdout}\n{done.stderr}"
+    return " ".join(done.stdout.split())
+
+
+def children(server: MysqlServer) -> list[tuple[object, ...]]:
+    return list(server.query("SELECT id FROM shop.c"))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ((), "rows of shop.p were replaced"),
+        (("ALTER TABLE shop.c DROP FOREIGN KEY f",), "rows of shop.p were replaced"),
+        (("RENAME TABLE shop.p TO shop.q", "DROP TABLE shop.q"), "rows of shop.p were replaced"),
+    ],
+    ids=["stays", "is dropped", "another name"],
+)
+def test_rows_that_a_replace_took_away(archive: Streamed, more: tuple[str, ...], says: str) -> None:
+    """Whether the account may see the foreign key or not, and whether it is still there."""
+    archive.commit(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.p (id INT PRIMARY KEY, v INT)",
+        f"CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, {KEY})",
+        "INSERT INTO shop.p VALUES (1, 1)",
+        "INSERT INTO shop.c VALUES (1, 1)",
+        PARENT,
+        *(("SET SESSION foreign_key_checks = 0", *more) if more else ()),
+    )
+    assert children(archive.source) == [(1,)]
+    for number, privilege in enumerate(("", "PROCESS"), start=7):
+        target = archive.another(server_id=number)
+        as_root(target, *grants("mysql target"))
+        if privilege:
+            as_root(target, f"GRANT {privilege} ON *.* TO {ACCOUNT}")
+        said = last_line(archive, target)
+        assert children(target) == []
+        assert f"not proved: {says}" in said
+        assert ("GRANT PROCESS" in said) == (not privilege)
+
+
+def test_a_replace_of_what_nothing_refers_to(archive: Streamed) -> None:
+    """It is proved if the account may see that there is no such key."""
+    archive.commit(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.p (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE shop.o (id INT PRIMARY KEY, v INT)",
+        f"CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, {KEY})",
+        "INSERT INTO shop.o VALUES (1, 1)",
+        "REPLACE INTO shop.o VALUES (1, 2)",
+    )
+    target = archive.another()
+    as_root(target, *grants("mysql target"), f"GRANT PROCESS ON *.* TO {ACCOUNT}")
+    assert "no more and no less" in last_line(archive, target)
+
+
+def test_what_is_prepared_since_before_the_plan(archive: Streamed) -> None:
+    """Only XA_RECOVER_ADMIN shows whether the target has it."""
+    source = archive.source
+    source.query("CREATE DATABASE shop", "CREATE TABLE shop.items (id INT PRIMARY KEY)")
+    connection = prepared(source)
+    archive.wait()
+    target = archive.another()
+    as_root(target, *grants("mysql target"))
+    assert "no more and no less" in last_line(archive, target), "the plan had it"
+    archive.commit("INSERT INTO shop.items VALUES (1)")
+    said = last_line(archive, target)
+    assert "not proved: the source had prepared XA X'616263',X'71',7" in said
+    assert "GRANT XA_RECOVER_ADMIN" in said
+    as_root(target, f"GRANT XA_RECOVER_ADMIN ON *.* TO {ACCOUNT}")
+    archive.commit("INSERT INTO shop.items VALUES (2)")
+    assert "no more and no less" in last_line(archive, target)
+    as_root(target, "XA ROLLBACK 'abc', 'q', 7")
+    archive.commit("INSERT INTO shop.items VALUES (3)")
+    assert "and the target has not" in last_line(archive, target)
+    connection.close()
