@@ -15,6 +15,7 @@ import select
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import starmap
@@ -32,6 +33,8 @@ _OVER_SECONDS = 15.0
 _MOST_KEYS = 1000
 _PATIENCE_SECONDS = 5.0
 """How long a line waits for a reader of the log."""
+_AGAIN_SECONDS = 0.01
+"""After how long a write is tried again that a terminal with room did not take."""
 _ECS = "8.11.0"
 """The version of the Elastic Common Schema whose fields are used."""
 EVENT_IDS = {
@@ -263,22 +266,27 @@ class _Prioritized(logging.Formatter):
 class _Patient(logging.StreamHandler[TextIO]):
     """Writes lines to a stream, and lets nobody wait for long for one that nobody reads.
 
-    A pipe whose reader stands still (a log driver, the journal, a paused terminal) is soon full,
-    and would hold every thread that logs: no byte was uploaded any more, and no signal was heard.
-    After `_PATIENCE_SECONDS` lines are dropped until it is read again, and then counted.
+    A pipe or a terminal whose reader stands still (a log driver, the journal, a hung ssh) is soon
+    full, and would hold every thread that logs: no byte was uploaded any more, and no signal was
+    heard. After `_PATIENCE_SECONDS` lines are dropped until it is read again, and then counted.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._dropped = 0
+        self._is_read = True  # the last line was written
         self._is_torn = False  # the last line was written in part
         self._poll = select.poll()
         try:
             self._descriptor: int | None = stream.fileno()
         except (OSError, ValueError):  # no file
             self._descriptor = None
-        else:
-            self._poll.register(self._descriptor, select.POLLOUT)
+            return
+        own = _own_terminal(self._descriptor)
+        if own is not None:
+            weakref.finalize(self, os.close, own).atexit = False
+            self._descriptor = own
+        self._poll.register(self._descriptor, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or drop it."""
@@ -286,28 +294,57 @@ class _Patient(logging.StreamHandler[TextIO]):
             super().emit(record)
             return
         try:
-            if self._dropped and self._takes_more():
+            if self._dropped and self._poll.poll(0):
                 dropped, self._dropped = self._dropped, 0
                 _log.warning("log lines were dropped", lines=dropped)
+                if self._dropped:  # that one, too
+                    self._dropped = dropped
             line = f"{self.format(record)}{self.terminator}"
             self._send(line.encode(self.stream.encoding or "utf-8", "backslashreplace"))
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
 
-    def _takes_more(self) -> bool:
-        """Whether `PIPE_BUF` bytes can be written at once; waits for it the first time."""
-        return bool(self._poll.poll(0 if self._dropped else _PATIENCE_SECONDS * 1000))
-
     def _send(self, line: bytes) -> None:
-        assert self._descriptor is not None  # noqa: S101 - `emit` has seen it
         data = b"\n" + line if self._is_torn else line
         for at in range(0, len(data), select.PIPE_BUF):
-            if not self._takes_more():
+            piece = data[at : at + select.PIPE_BUF]
+            sent = self._sent(piece)
+            if sent < len(piece):
                 self._dropped += 1
-                self._is_torn |= at > 0
+                self._is_read = False
+                self._is_torn |= at + sent > 0
                 return
-            os.write(self._descriptor, data[at : at + select.PIPE_BUF])
-        self._is_torn = False
+        self._is_read, self._is_torn = True, False
+
+    def _sent(self, piece: bytes) -> int:
+        """Write at most `PIPE_BUF` bytes; how many were. Waits if the last line was written.
+
+        A pipe that can be written to takes them all. A terminal takes fewer; and none if a line's
+        end does not fit, or while another process writes to it.
+        """
+        assert self._descriptor is not None  # noqa: S101 - `emit` has seen it
+        sent, until = 0, time.monotonic() + (_PATIENCE_SECONDS if self._is_read else 0)
+        while sent < len(piece) and self._poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            try:
+                sent += os.write(self._descriptor, piece[sent:])
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    break
+                time.sleep(_AGAIN_SECONDS)
+        return sent
+
+
+def _own_terminal(descriptor: int) -> int | None:
+    """A terminal opened anew, so that writing to it never blocks; None if it is none, or cannot be.
+
+    A write of a line waits until a terminal has room for all of it, even if `poll` sees room. Its
+    descriptor is left as it is: other processes have it, too.
+    """
+    try:
+        terminal = os.ttyname(descriptor)
+        return os.open(terminal, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return None
 
 
 def configure(style: str, level: str, stream: TextIO | None = None) -> None:

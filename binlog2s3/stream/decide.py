@@ -182,11 +182,10 @@ def _archive(observed: Observed, held: Held, limits: Limits) -> tuple[ForArchive
         return ()
     if held.upload_id is None and _is_small(observed, limits):
         return (PutWhole(),)
-    first = next(number for number in count(1) if number not in held.parts)
+    begin = limits.grid.begin(next(number for number in count(1) if number not in held.parts))
+    rest = limits.grid.parts(observed.size, begin) if begin < observed.size else ()
     missing = [
-        part
-        for part in limits.grid.parts(observed.size, limits.grid.begin(first))
-        if part.number not in held.parts and (part.full or observed.closed)
+        part for part in rest if part.number not in held.parts and (part.full or observed.closed)
     ]
     chunks = {part.number: _chunk_for(part, observed) for part in missing}
     coming = {part.number for part in _parts_to_chunk(observed, held, limits)}

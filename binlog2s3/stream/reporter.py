@@ -376,6 +376,9 @@ class Reporter:
 
     def _purge(self, source_state: SourceState, lag: Lag) -> Purge:
         coverage, names = self._tracking.coverage, sorted(row.name for row in source_state.listed)
+        at = source_state.position
+        if coverage is not None and (at is None or at.uuid != coverage.lineage.server_uuid):
+            return Purge()  # the answers are of another server, whose binlogs have the same names
         purge = Purge(
             expires=source_state.expires,
             expire_seconds=source_state.expire_seconds,

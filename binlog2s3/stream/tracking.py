@@ -268,9 +268,9 @@ class Tracking:
         coverage, last = self.newest, self.last
         if coverage is None or uuid != coverage.lineage.server_uuid:
             return
-        lineage = coverage.lineage
+        lineage, resumed = coverage.lineage, self._resumed
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
-        begin = self._resumed.incomplete if self._resumed is not None else lineage.begin
+        begin = resumed.incomplete if resumed is not None else lineage.begin
         first = max([*known, begin], key=lambda one: one.number)
         before = self.unlogged if self._witnessed == lineage.id else None
         if before is not None:  # the binlogs from there on are not read yet

@@ -348,7 +348,8 @@ class _Asking:
                 "wrote the row (its language, the current date), which are not known"
             )
         zoned = [str(row["name"]) for row in self._rows if str(row["kind"]) == "timestamp"]
-        if any(
+        # one that is itself a TIMESTAMP is made of what its expression gives in some time zone
+        if any(str(row["name"]) in zoned for row in stored) or any(
             _OF_ZONES.search(one) or depends_on_zone(one, zoned) or _may_mention(one, zoned)
             for one in expressions
         ):

@@ -2,15 +2,19 @@
 
 import contextlib
 import fcntl
+import gc
 import io
 import json
 import logging
 import os
+import pty
 import re
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 
@@ -18,7 +22,7 @@ from binlog2s3.errors import SpoolError
 from binlog2s3.log import Log, Thinning, configure
 from binlog2s3.output import say
 from tests.login import ROOT
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.usefixtures("log_settings")
 PART = Log("test")
@@ -104,39 +108,150 @@ def test_the_journal_gets_priorities(
         assert [json.loads(line[3:])["message"] for line in lines[:4]] == LEVELS
 
 
-def test_a_reader_that_stands_still_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["pipe", "terminal"])
+def reader_and_stream(request: pytest.FixtureRequest) -> Iterator[tuple[int, TextIO]]:
+    """The end that is read, which does not block, and the stream of the other one."""
+    if request.param == "pipe":
+        reads, writes = os.pipe()
+        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 1 << 16)
+    else:
+        reads, writes = pty.openpty()
+    os.set_blocking(reads, False)
+    with os.fdopen(writes, "w", encoding="utf-8") as stream:
+        yield reads, stream
+        os.close(reads)  # before the stream: who still writes to it gets an error
+
+
+def read_from(descriptor: int) -> bytes:
+    """What is there to be read."""
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(descriptor, 1 << 20):
+            found += piece
+    return found
+
+
+def whole(lines: bytes) -> list[dict[str, Any]]:
+    """Those of the lines that were not only begun."""
+    found = []
+    for line in lines.decode().splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
+def test_a_reader_that_stands_still_holds_nobody(
+    reader_and_stream: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What nobody reads is dropped, and counted once somebody reads; every line is whole."""
     monkeypatch.setattr("binlog2s3.log._PATIENCE_SECONDS", 0.01)
-    reads, writes = os.pipe()
-    fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 1 << 16)
-    found = b""
-    with (
-        os.fdopen(reads, "rb", buffering=0) as reader,
-        os.fdopen(writes, "w", encoding="utf-8") as stream,
-    ):
-        configure("json", "debug", stream)
+    reads, stream = reader_and_stream
+    configure("json", "debug", stream)
 
-        def say_much() -> None:
-            for number in range(40):
-                PART.info("said", number=number, text="x" * 9000)
+    def say_much() -> None:
+        for number in range(40):
+            PART.info("said", number=number, text="x" * 9000)
 
-        speaker = threading.Thread(target=say_much, daemon=True)
-        speaker.start()
-        speaker.join(PATIENCE)
-        assert not speaker.is_alive()
-        os.set_blocking(reads, False)
-        while piece := reader.read(1 << 20):
-            found += piece
-        PART.info("heard")
-        found += reader.read(1 << 20) or b""
-    whole = []
-    for line in found.decode().splitlines():
-        with contextlib.suppress(ValueError):  # one that was begun
-            whole.append(json.loads(line))
-    said = [line["number"] for line in whole if line["event"] == "said"]
+    speaker = threading.Thread(target=say_much, daemon=True)
+    speaker.start()
+    speaker.join(PATIENCE)
+    assert not speaker.is_alive()
+    found, asked = bytearray(), 0
+
+    def is_heard() -> bool:
+        nonlocal asked
+        asked += 1
+        found.extend(read_from(reads))
+        PART.info("heard", asked=asked)
+        found.extend(read_from(reads))
+        return any(line["event"] == "heard" for line in whole(found))
+
+    wait_until(is_heard)
+    lines = whole(found)
+    said = [line["number"] for line in lines if line["event"] == "said"]
     assert said == list(range(len(said)))
     assert 0 < len(said) < 40
-    assert [line.get("lines", 0) for line in whole[len(said) :]] == [40 - len(said), 0]
+    told, heard = lines[len(said) : len(said) + 2]
+    assert told["event"] == "log_lines_were_dropped"
+    assert told["lines"] == 40 - len(said) + heard["asked"] - 1
+
+
+def test_a_reader_that_is_slow_misses_nothing(
+    reader_and_stream: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of a line that does not fit waits until it does."""
+    monkeypatch.setattr("binlog2s3.log._PATIENCE_SECONDS", PATIENCE)
+    reads, stream = reader_and_stream
+    configure("json", "debug", stream)
+
+    def say_much() -> None:
+        for number in range(100):
+            PART.info("said", number=number, text="x" * 9000)
+
+    speaker = threading.Thread(target=say_much, daemon=True)
+    speaker.start()
+    found = bytearray()
+
+    def is_all() -> bool:
+        found.extend(read_from(reads))
+        return not speaker.is_alive() and found.count(b"\n") == 100
+
+    wait_until(is_all, interval=0.01)
+    assert [line["number"] for line in whole(found)] == list(range(100))
+
+
+def test_a_line_that_is_refused_though_there_is_room(
+    reader_and_stream: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another process writes to the terminal; it is tried again, and not for ever."""
+    write, refusals = os.write, [1]
+
+    def refused(descriptor: int, data: bytes) -> int:
+        if data.startswith(b'{"time": ') and refusals[0]:
+            refusals[0] -= 1
+            raise BlockingIOError
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", refused)
+    reads, stream = reader_and_stream
+    configure("json", "debug", stream)
+    PART.info("one")
+    monkeypatch.setattr("binlog2s3.log._PATIENCE_SECONDS", 0)
+    refusals[0] = 3
+    PART.info("two")
+    PART.info("three")  # and what says that one was dropped
+    PART.info("four")
+    found = bytearray()
+
+    def is_all() -> bool:
+        found.extend(read_from(reads))
+        return found.count(b"\n") == 3
+
+    wait_until(is_all)
+    assert [(line["message"], line.get("lines")) for line in whole(found)] == [
+        ("one", None), ("log lines were dropped", 2), ("four", None),
+    ]  # fmt: skip
+
+
+def test_a_terminal_is_left_as_it_is() -> None:
+    """Other processes have it, too; and what was opened beside it is closed again."""
+    reads, writes = pty.openpty()
+
+    def opened() -> int:
+        """How many descriptors of the terminal there are."""
+        links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return [path.readlink() for path in links].count(Path(os.ttyname(writes)))
+
+    try:
+        with os.fdopen(writes, "w", encoding="utf-8") as stream:
+            configure("json", "debug", stream)
+            PART.info("said")
+            assert (opened(), os.get_blocking(writes)) == (2, True)
+            configure("json", "debug", io.StringIO())
+            gc.collect()
+            assert opened() == 1
+    finally:
+        os.close(reads)
 
 
 def test_text() -> None:

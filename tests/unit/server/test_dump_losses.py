@@ -24,8 +24,8 @@ def stored(name: str, expression: str, type_: str = "date") -> Any:
     return column(name, expression, type_=type_, extra="STORED GENERATED")
 
 
-def virtual(name: str, expression: str) -> Any:
-    return column(name, expression, extra="VIRTUAL GENERATED")
+def virtual(name: str, expression: str, type_: str = "date") -> Any:
+    return column(name, expression, type_=type_, extra="VIRTUAL GENERATED")
 
 
 def key(name: str, part: str | None, *, non_unique: int = 0, nullable: str = "") -> Any:
@@ -105,6 +105,11 @@ def test_a_computed_float_is_exact() -> None:
         ([stored("a", "unix_timestamp(`dt`)")], [], ["a"]),
         ([stored("a", "unix_timestamp(`ts`) + hour(`ts`)")], [], ["a"]),
         ([stored("made", "`dt`"), stored("a", "unix_timestamp(`made`)")], [], ["made", "a"]),
+        ([stored("made", "`dt`", "timestamp")], [], ["made"]),
+        ([virtual("made", "`dt`", "timestamp")], [], []),
+        ([virtual("moment", "`dt`", "timestamp")], [], ["moment"]),
+        ([virtual("made", "`dt`", "timestamp"), stored("y", "year(`made`)")], [], ["y"]),
+        ([virtual("made", "`dt`", "timestamp")], [of("k", "year(`made`)")], ["k"]),
         ([stored("b", "`a``b`")], [], ["b"]),
         ([stored("b", "concat(_utf8mb4\\'`\\',`ts`)")], [], ["b"]),
         ([stored("rs", "ROW START", "timestamp"), stored("re", "ROW END", "timestamp")], [], []),
@@ -118,11 +123,11 @@ def test_what_depends_on_the_time_zone_is_found(
     columns: list[Any], others: list[Any], names: list[str], asked: str
 ) -> None:
     """Columns, also through others; indexes of expressions; CHECKs."""
-    timestamps = [{**T, "name": name} for name in ("ts", "made", "a`b", "rs", "re")]
+    timestamps = [{**T, "name": name} for name in ("ts", "made", "moment", "a`b", "rs", "re")]
     answers = {
         dump_losses.COLUMNS: columns,
         asked: others,
-        dump_losses.KEYS: [key("k", "seen", non_unique=1)],
+        dump_losses.KEYS: [key("k", part, non_unique=1) for part in ("seen", "moment")],
         dump_losses.TIMESTAMPS: timestamps,
         dump_losses.ZONE: TOKYO,
     }

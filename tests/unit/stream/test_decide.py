@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
-from binlog2s3.archive.parts import Grid, Part
+from binlog2s3.archive.parts import MAX_PARTS, Grid, Part
 from binlog2s3.store.contract import PartInfo
 from binlog2s3.stream.actions import (
     Action,
@@ -136,6 +136,15 @@ def test_what_to_do_next_without_chunks(
     for due in (False, True):
         observed = told(size, held, closed=closed, due=due, chunked=False)
         assert decide(observed, LIMITS) == actions
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_with_all_parts_that_there_can_be_it_is_completed(short: int) -> None:
+    """After the last of 10,000 parts there is none."""
+    size = LIMITS.grid.begin(MAX_PARTS + 1) - short
+    held = uploaded(*range(1, MAX_PARTS + 1))
+    assert decide(told(size, held, closed=True, chunked=False), LIMITS) == (Complete(),)
+    assert decide(told(size, held, chunked=False), LIMITS) == ()
 
 
 @pytest.mark.parametrize(

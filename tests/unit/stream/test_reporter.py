@@ -16,7 +16,7 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.status.model import BackupsStatus, Lag, Status, Totals, UploadStatus
+from binlog2s3.status.model import BackupsStatus, Lag, Purge, Status, Totals, UploadStatus
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse, Reporter
@@ -32,6 +32,8 @@ from tests.snapshots import LAYOUT
 from tests.streamer import InlineWorkers
 from tests.unit.stream.builders import name
 from tests.waiting import wait_until
+
+OTHER_UUID = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
 class Counted(AtOnce):
@@ -481,9 +483,19 @@ def test_a_position_of_another_server_says_nothing_of_the_lag() -> None:
     parts = Parts()
     assert parts.status.lag.seconds == 0
     position = parts.watch.source_state.position
-    stranger = replace(position, uuid="4e11fa47-71ca-11e1-9e33-c80aa9429562")
+    stranger = replace(position, uuid=OTHER_UUID)
     parts.watch.source_state = replace(parts.watch.source_state, position=stranger)
     assert parts.status.lag == Lag()
+
+
+def test_binlogs_of_another_server_are_not_to_be_deleted() -> None:
+    """At a fail-back a status may have the list of B and the lineage of A, whose names it has."""
+    parts = Parts()
+    state = parts.watch.source_state
+    assert parts.status.purge.to == "b.000003"
+    for position in (replace(state.position, uuid=OTHER_UUID), None):
+        parts.watch.source_state = replace(state, position=position)
+        assert parts.status.purge == Purge()
 
 
 def test_what_an_older_history_still_has_to_bring_is_lag() -> None:
