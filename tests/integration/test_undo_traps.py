@@ -186,8 +186,7 @@ def test_a_servers_settings_do_not_matter(elsewhere: Place) -> None:
 @pytest.mark.parametrize(
     "expression",
     ["DATETIME AS (t)", "VARCHAR(99) AS (CONCAT(t, ''))", "INT AS (HOUR(t))",
-     "DATETIME AS (FROM_UNIXTIME(id))", "INT AS (UNIX_TIMESTAMP(d))",
-     "TIMESTAMP NULL AS (d)", "TIMESTAMP AS (d)"],
+     "DATETIME AS (FROM_UNIXTIME(id))", "INT AS (UNIX_TIMESTAMP(d))", "TIMESTAMP AS (d)"],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL", "VIRTUAL, INDEX (g)"])
 def test_stored_values_do_not_get_another_time_zone(

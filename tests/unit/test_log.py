@@ -131,7 +131,7 @@ def read_from(descriptor: int) -> bytes:
     return found
 
 
-def whole(lines: bytes) -> list[dict[str, Any]]:
+def whole(lines: bytes | bytearray) -> list[dict[str, Any]]:
     """Those of the lines that were not only begun."""
     found = []
     for line in lines.decode().splitlines():
