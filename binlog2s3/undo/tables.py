@@ -35,10 +35,12 @@ _DDL = (
 _OF_ZONES = re.compile(r"convert_tz", re.IGNORECASE)
 """Its value depends on the server's time zones."""
 _OF_SESSION = re.compile(
-    r"(?:day|month)name|date_format|str_to_date|\bformat\b|\bweek\b|aes_(?:en|de)crypt|uncompress",
+    r"(?:day|month)name|date_format|str_to_date|\bformat\b|\bweek\b|aes_(?:en|de)crypt|uncompress"
+    r"|\bas\s+datetime\b|\btimestamp\(",
     re.IGNORECASE,
 )
-"""Functions whose value depends on lc_time_names, default_week_format, block_encryption_mode."""
+"""What depends on lc_time_names, default_week_format, block_encryption_mode, or on the time zone,
+where a string with an offset becomes a DATETIME."""
 _OF_MODE = ("PAD_CHAR_TO_FULL_LENGTH", "TIME_TRUNCATE_FRACTIONAL", "NO_UNSIGNED_SUBTRACTION")
 """SQL modes that change values of expressions."""
 _WORD = re.compile(r"[0-9A-Za-z_]+")
@@ -345,7 +347,7 @@ class _Asking:
         if any(_OF_SESSION.search(one) or _may_mention(one, clocks) for one in unseen):
             yield self._refusal(
                 "a generated column or index of it may depend on settings of the session that "
-                "wrote the row (its language, the current date), which are not known"
+                "wrote the row (its language, its time zone, the current date), which are not known"
             )
         zoned = [str(row["name"]) for row in self._rows if str(row["kind"]) == "timestamp"]
         # one that is itself a TIMESTAMP is made of what its expression gives in some time zone

@@ -86,3 +86,17 @@ def test_what_is_stored_by_a_time_zone_is_refused(columns: list[Any], indexes: l
     """A TIMESTAMP in an expression, or one that is generated, also through other columns."""
     with pytest.raises(RecoveryError, match="time zone of the session"):
         asked(columns, indexes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "indexes"),
+    [
+        ([virtual("g", "datetime", "cast(`s` as datetime)")], [index("k", "g")]),
+        ([virtual("g", "datetime", "timestamp(`s`)")], [index("k", "g")]),
+        ([], [index("k", None, "cast(`s` as datetime(6))")]),
+    ],
+)
+def test_a_string_may_have_an_offset(columns: list[Any], indexes: list[Any]) -> None:
+    """MySQL takes '2024-01-01 03:00:00+02:00' for a time in the session's zone."""
+    with pytest.raises(RecoveryError, match="settings of the session"):
+        asked(columns, indexes)
