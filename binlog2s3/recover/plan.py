@@ -239,8 +239,9 @@ class _Planner:
                     f"{known.name} ends as after a crash of the source, which had {IGNORES}: if it "
                     "was no crash, what it committed until its next start is missing"
                 )
-        now, last = self._search.left_out(), route.known(stop.number)
-        if isinstance(self._request.goal, Latest) or last.leaves_out is None:  # it is open
+        now, is_last = self._search.left_out(), stop.number == len(route) - 1
+        is_open = is_last and route.known(stop.number).leaves_out is None
+        if isinstance(self._request.goal, Latest) or is_open:
             came_in |= gtids_that_came_in(now)
         self._warnings += [*found.texts(now), *self._search.branches.forgotten(first, stop.number)]
         everything = self._gtids.from_stretch(first) if came_in else None
