@@ -443,13 +443,19 @@ class Examination:
                 missing |= dict.fromkeys(
                     one for one in sorted(together) if one.casefold() not in ours
                 )
+        self._refuse_without(
+            list(missing),
+            f"at the target, {facts.address}, these tables and others are of one MERGE table, and "
+            f"what was written through it is logged under its name: {some(list(missing))}",
+        )
+
+    def _refuse_without(self, missing: Sequence[str], why: str) -> None:
+        """Refuse if these tables have to be applied, too."""
         if missing:
             words = " ".join(f"--table '{name}'" for name in missing)
             self.refusals.append(
                 RecoveryError(
-                    f"--table cannot be applied safely: at the target, {facts.address}, these "
-                    "tables and others are of one MERGE table, and what was written through it is "
-                    f"logged under its name: {some(list(missing))}, which would be left out",
+                    f"--table cannot be applied safely: {why}, which would be left out",
                     hint=f"add {words}; or {_WITHOUT}",
                 )
             )
@@ -480,16 +486,11 @@ class Examination:
         }:
             missing += sorted(more)
             there |= _folded(more)
-        if missing:
-            words = " ".join(f"--table '{name}'" for name in missing)
-            self.refusals.append(
-                RecoveryError(
-                    f"--table cannot be applied safely: at the target, {facts.address}, foreign "
-                    "keys delete or change rows of these tables when rows are deleted or changed "
-                    f"in {some(missing)}, which would be left out",
-                    hint=f"add {words}; or {_WITHOUT}",
-                )
-            )
+        self._refuse_without(
+            missing,
+            f"at the target, {facts.address}, foreign keys delete or change rows of these tables "
+            f"when rows are deleted or changed in {some(missing)}",
+        )
         for key in keys:
             is_child, is_parent = key.child.casefold() in ours, key.parent.casefold() in ours
             if is_child and not is_parent and not key.passes_on:
