@@ -102,7 +102,7 @@ def test_a_sound_archive(minio: MinioServer, bucket: str, store: S3Store, verify
     text = verify.run()
     assert text.status == 0
     assert "no defects" in text.stdout
-    assert "recoverable, along the history" in text.stdout
+    assert "recoverable with a base backup of that time, along the history" in text.stdout
     assert text.stderr == ""
 
 

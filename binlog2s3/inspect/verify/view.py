@@ -32,6 +32,7 @@ _COLUMNS = (
     Column(name="intervals", right=True),
 )
 _MOST = 50
+_RECOVERABLE = "recoverable with a base backup of that time"
 """How many defects of one kind are printed; --json has all."""
 
 
@@ -109,13 +110,13 @@ def _print_source(source: SourceReport, page: Plain, *, deep: bool) -> None:
 def _print_recoverable(source: SourceReport, page: Plain) -> None:
     if source.history:
         page.line("")
-        page.line(f"recoverable, along the history that ends in {source.tip}", "bold")
+        page.line(f"{_RECOVERABLE}, along the history that ends in {source.tip}", "bold")
         for interval in source.history:
             _print_interval(interval, page)
     for one in source.lineages:
         if one.lineage.id not in source.legs and one.intervals:
             page.line("")
-            page.line(f"recoverable in {one.lineage.id}, which is not part of it", "bold")
+            page.line(f"{_RECOVERABLE}, in {one.lineage.id}, which is not part of it", "bold")
             for interval in one.intervals:
                 _print_interval(interval, page)
 
