@@ -80,6 +80,11 @@ class Standing:
         """Whether a run has begun here and not ended."""
         return self._notes.find() is not None
 
+    def since(self) -> BinlogPosition | None:
+        """Where the interrupted run, and those it continued, began; None if that is not known."""
+        note = self._notes.find()
+        return _place(note.since) if note is not None else None
+
     @property
     def database(self) -> str:
         """The database that the note is in; "" if there is none."""
@@ -185,6 +190,7 @@ class Standing:
             asked=asked,
             started=self._server_start(),
             reached=self._follows if tells else _text(plan.begin),
+            since=_text(plan.begin),
             tables=frozenset(tables),
         )
         try:

@@ -38,6 +38,7 @@ _SIZES = {
     "reached": 500,
     "started": 40,
     "begun": 40,
+    "since": 500,
     "settings": 500,
     "only_tables": 1 << 20,
 }
@@ -50,14 +51,15 @@ class Note:
 
     `asked`: a digest of what the operator said about the start. `started`: when the server was
     started. Everything before `reached` was applied and nothing after it, except what a channel of
-    that run has applied since. `settings`: the server's settings that the run has changed, as they
-    were.
+    that run has applied since. `since`: where the first of the runs that continue each other began.
+    `settings`: the server's settings that the run has changed, as they were.
     """
 
     asked: str
     reached: str
     started: str
     begun: str
+    since: str
     settings: str
 
     @property
@@ -126,14 +128,22 @@ class Notes:
         return kept.database if kept is not None else ""
 
     def write(
-        self, *, asked: str, reached: str, started: str, tables: frozenset[str] | None = None
+        self,
+        *,
+        asked: str,
+        reached: str,
+        started: str,
+        since: str,
+        tables: frozenset[str] | None = None,
     ) -> None:
         """Write it before the first byte is applied, under a new name; an older one is removed.
 
         `tables` mark the server: only these are applied. The settings and the mark of an older note
-        stay in it.
+        stay in it, and `since` if its run has not ended.
         """
         old = self._kept()
+        if old is not None and old.row["begun"]:
+            since = old.row["since"]
         settings = old.row["settings"] if old is not None else ""
         only = old.row["only_tables"] if old is not None else ""
         name = _name_for(self._identity(), secrets.token_hex(4))
@@ -141,11 +151,12 @@ class Notes:
         self._unlogged(
             f"CREATE TABLE {name}.{_TABLE} (id INT PRIMARY KEY, server VARCHAR(600), made BIGINT, "
             "asked VARCHAR(64), reached VARCHAR(500), started VARCHAR(40), begun VARCHAR(40), "
-            "settings VARCHAR(500), only_tables MEDIUMTEXT) ENGINE=InnoDB CHARACTER SET utf8mb4"
+            "since VARCHAR(500), settings VARCHAR(500), only_tables MEDIUMTEXT) "
+            "ENGINE=InnoDB CHARACTER SET utf8mb4"
         )
         self._unlogged(
             f"INSERT INTO {name}.{_TABLE} SELECT %s, %s, UNIX_TIMESTAMP(create_time), %s, %s, %s, "  # noqa: S608 - a name of ours
-            "CONCAT(UTC_TIMESTAMP(), ' UTC'), %s, %s FROM information_schema.tables "
+            "CONCAT(UTC_TIMESTAMP(), ' UTC'), %s, %s, %s FROM information_schema.tables "
             "WHERE table_schema = %s AND table_name = %s",
             (
                 old.number + 1 if old is not None else 1,
@@ -153,6 +164,7 @@ class Notes:
                 _digest(asked),
                 reached[:500],
                 started,
+                since[:500],
                 settings,
                 only or (json.dumps(sorted(tables)) if tables else ""),
                 name,
@@ -174,7 +186,7 @@ class Notes:
         kept = self._kept()
         if kept is not None and kept.row["only_tables"]:
             self._drop(but=kept.database)
-            self._update("asked = '', reached = '', started = '', begun = %s", "")
+            self._update("asked = '', reached = '', started = '', since = '', begun = %s", "")
         else:
             self._drop()
 

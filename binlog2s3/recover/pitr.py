@@ -44,11 +44,13 @@ from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
     Base,
     BeforeGtid,
+    BinlogPosition,
     Goal,
     Latest,
     OpenStream,
     Own,
     Plan,
+    PlanPiece,
     Request,
     Shown,
     Start,
@@ -234,6 +236,8 @@ class _Recovery:
         base = self._base_check(self._apply, ready.start)
         referred_before = self._referring()
         self._confirm(ready.plan, ready.about)
+        if self._apply.standing.was_interrupted():
+            self._look_back(self._apply.standing.since(), ready)
         result = self._applied(self._apply, ready)
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
@@ -635,6 +639,31 @@ class _Recovery:
                 )
             raise
 
+    def _look_back(self, since: BinlogPosition | None, ready: _Ready) -> None:
+        """Look at what an interrupted run has applied: what it had seen is not known any more.
+
+        `since`: where that began, if it is known. Raises StoreError.
+        """
+        plan, only = ready.plan, ready.about.only
+        looked: OpenStream = ready.extract.stream
+        if self._facts is not None and cascades_itself(self._facts):
+            looked = self._replaced.watched(looked)
+        if only is not None:
+            looked = watched(looked, only.check)
+        if looked is ready.extract.stream:
+            return
+        upto = plan.begin if plan.pieces else plan.stop
+        try:
+            pieces = _between(since, upto, ready.snapshot)
+            with closing(looked(pieces)) as stream:
+                for _, data in stream:
+                    for _ in data:
+                        pass
+        except ArchiveError:
+            self._replaced.lose()
+            if only is not None:
+                only.check.unclear += 1
+
     def _referring(self) -> Sequence[ForeignKey] | None:
         """The foreign keys that may change other rows here than at the source, as of now."""
         if self._target is None or self._facts is None or not cascades_itself(self._facts):
@@ -683,6 +712,29 @@ def _reading() -> Iterator[None]:
         )
         hint = f"{error.hint}; {then}" if error.hint else then
         raise RecoveryError(str(error), hint=hint) from error
+
+
+def _between(
+    since: BinlogPosition | None, upto: BinlogPosition, snapshot: Snapshot
+) -> Sequence[PlanPiece]:
+    """The pieces between two places of the history that ends at the second one.
+
+    Raises ArchiveError if the first is not known, or they are not there any more.
+    """
+    if since is None:
+        raise ArchiveError("where the interrupted run began is not known")
+    if since.lineage == upto.lineage and since.place >= upto.place:
+        return ()
+    request = Request(
+        goal=ToPosition(upto.place, upto.lineage),
+        start=Start(place=since.place, lineage=since.lineage),
+        lineage=upto.lineage,
+        allow_gap=True,
+    )
+    try:
+        return make(request, snapshot).pieces
+    except RecoveryError as error:
+        raise ArchiveError(str(error)) from error
 
 
 def _doubt_of_lacks(plan: Plan) -> str:

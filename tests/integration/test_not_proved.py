@@ -12,6 +12,7 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.least_privilege import PASSWORD, as_root, grants
 from tests.integration.test_two_phases import archived, prepared
+from tests.waiting import wait_until
 from tests.world.streamed import Streamed
 
 ACCOUNT = "'pitr'@'localhost'"
@@ -77,6 +78,39 @@ def test_rows_that_a_replace_took_away(archive: Streamed, more: tuple[str, ...],
         assert children(target) == []
         assert f"not proved: {says}" in said
         assert ("GRANT PROCESS" in said) == (not privilege)
+
+
+def test_a_replace_that_an_interrupted_run_has_applied(archive: Streamed) -> None:
+    """The run that continues it looks at that once more."""
+    archive.commit(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.p (id INT PRIMARY KEY, v INT)",
+        f"CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, {KEY})",
+        "CREATE TABLE shop.late (id INT PRIMARY KEY)",
+        "INSERT INTO shop.p VALUES (1, 1)",
+        "INSERT INTO shop.c VALUES (1, 1)",
+    )
+    target = archive.another()
+    archive.recovery.to(target, "--latest")
+    archive.commit(PARENT, "INSERT INTO shop.late VALUES (1)")
+    with target.connect() as connection, connection.cursor() as cursor:
+        for statement in ("SET sql_log_bin = 0", "BEGIN", "INSERT INTO shop.late VALUES (1)"):
+            cursor.execute(statement)
+        with archive.recovery.started(target, "--yes", "--latest") as process:
+
+            def is_in_the_middle() -> bool:
+                assert process.poll() is None, process.returncode
+                return children(target) == []
+
+            wait_until(is_in_the_middle, what="the REPLACE", interval=0.01)
+            process.kill()
+        cursor.execute("ROLLBACK")
+    done = archive.recovery.run(target, "--yes", "--latest")
+    assert done.status == 0, done.stderr
+    assert "not proved: rows of shop.p were replaced" in " ".join(done.stdout.split())
+    archive.commit("INSERT INTO shop.late VALUES (2)")
+    done = archive.recovery.run(target, "--yes", "--latest")
+    assert "no more and no less" in " ".join(done.stdout.split()), "this one had no REPLACE"
 
 
 def test_a_replace_of_what_nothing_refers_to(archive: Streamed) -> None:

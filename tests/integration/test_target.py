@@ -190,7 +190,7 @@ def test_a_note(server: MysqlServer) -> None:
         own = facts(asks, login)
         notes = Notes(asks, own)
         assert notes.find() is None
-        notes.write(asked="b.000001:4", reached="", started="then")
+        notes.write(asked="b.000001:4", reached="", started="then", since="l.b.000001:4")
         assert facts(asks, login).tables == own.tables  # it is no table of a base backup
         found = note(notes)
         assert found.is_of("b.000001:4")
@@ -199,12 +199,13 @@ def test_a_note(server: MysqlServer) -> None:
         names.add(notes.database)
         notes.reach("l/b.000002:157")
         assert note(notes).reached == "l/b.000002:157"
-        notes.write(asked="x", reached="", started="then")
+        notes.write(asked="x", reached="", started="then", since="l.b.000002:157")
         names.add(notes.database)
         assert note(notes).is_of("x")
+        assert note(notes).since == "l.b.000001:4", "where the first of them began"
         assert note(notes).before == {}
         notes.keep({"slave_parallel_threads": 0, "slave_ddl_exec_mode": "IDEMPOTENT"})
-        notes.write(asked="y", reached="", started="then")
+        notes.write(asked="y", reached="", started="then", since="l.b.000003:157")
         names.add(notes.database)
         expected = {"slave_parallel_threads": "0", "slave_ddl_exec_mode": "IDEMPOTENT"}
         assert note(notes).before == expected
@@ -251,9 +252,9 @@ def test_a_run_that_is_killed_beside_an_older_note(
     with Server(lambda: login) as asks, Dying(lambda: login) as dies:
         about = facts(asks, login)
         notes = Notes(asks, about)
-        notes.write(asked="x", reached="old", started="", tables=tables)
+        notes.write(asked="x", reached="old", started="", since="", tables=tables)
         with pytest.raises(KilledError):
-            Notes(dies, about).write(asked="x", reached="new", started="")
+            Notes(dies, about).write(asked="x", reached="new", started="", since="")
         assert len(server.query(NOTED)) == 2
         assert note(notes).reached == "new"
         notes.remove()
@@ -274,11 +275,11 @@ def test_a_run_that_is_killed_before_its_note_is_there(server: MysqlServer, at: 
         notes = Notes(asks, about)
         for _ in range(2):
             with pytest.raises(KilledError):
-                Notes(dies, about).write(asked="x", reached="", started="")
+                Notes(dies, about).write(asked="x", reached="", started="", since="")
         assert notes.find() is None
         (used,), (left,) = server.query(NOTED)
         server.query(f"CREATE DATABASE {strange}", f"CREATE TABLE {used}.rows_of_somebody (i INT)")
-        notes.write(asked="y", reached="", started="")
+        notes.write(asked="y", reached="", started="", since="")
         notes.remove()
         assert sorted(server.query(NOTED)) == sorted([(strange,), (used,)]), left
         server.query(f"DROP DATABASE {strange}", f"DROP DATABASE {used}")
@@ -295,7 +296,7 @@ def test_a_note_of_another_server(server: MysqlServer, how: str) -> None:
     login = login_of(server)
     with Server(lambda: login) as asks:
         notes = Notes(asks, facts(asks, login))
-        notes.write(asked="x", reached="", started="", tables=frozenset({"shop.a"}))
+        notes.write(asked="x", reached="", started="", since="", tables=frozenset({"shop.a"}))
         mine = notes.database
         dumped = server.query(f"SELECT * FROM {mine}.note")[0]
         other = f"{DATABASE}_{'0' * 16}"

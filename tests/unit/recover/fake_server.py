@@ -44,7 +44,7 @@ def fake(answers: Mapping[str, Rows | Exception]) -> Server:
 
 
 NOTE_DATABASE = "binlog2s3_recovery_0123456789abcdef"
-_NO_RUN = {"asked": "", "reached": "", "started": "", "begun": "", "settings": ""}
+_NO_RUN = {"asked": "", "reached": "", "started": "", "begun": "", "since": "", "settings": ""}
 
 
 def note_of(

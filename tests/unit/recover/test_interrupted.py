@@ -26,7 +26,7 @@ MARIADB = replace(FACTS, flavour="mariadb", version="10.11.6-MariaDB", executed=
 MYISAM = ("shop.old (MyISAM)",)
 MARK: dict[str, Any] = {
     "asked": "x", "reached": f"{LINEAGE}.b.000002:400", "begun": "2026-01-02 03:00:00 UTC",
-    "started": "2026-01-01 04:00:00", "settings": "",
+    "started": "2026-01-01 04:00:00", "since": f"{LINEAGE}.b.000001:4", "settings": "",
 }  # fmt: skip
 
 
