@@ -106,11 +106,13 @@ class PreparedBefore:
     """XA transactions that were prepared before a plan: a base backup may not have them.
 
     A dump has the GTID of an XA PREPARE, and not its rows. One that ends in the plan is no loss:
-    where it is missing, its XA COMMIT cannot be applied.
+    where it is missing, its XA COMMIT cannot be applied. `unread`: why what comes before the plan
+    could not be looked at; "" if it was.
     """
 
-    def __init__(self, names: Collection[Xid] = ()) -> None:
+    def __init__(self, names: Collection[Xid] = (), *, unread: str = "") -> None:
         self._open = dict.fromkeys(names)
+        self._unread = unread
 
     def watched(self, open_stream: OpenStream) -> OpenStream:
         """The same stream, in which those that end are noted. An end that is not seen is none."""
@@ -129,9 +131,15 @@ class PreparedBefore:
         `pending`: what the goal cuts in two. `there`: what the target has prepared; None if it does
         not tell.
         """
+        unknown = ""
+        if self._unread:
+            unknown = (
+                f"what comes before the plan cannot be read: {self._unread}; the rows of an XA "
+                "transaction that was prepared there, and not yet ended, are in no dump"
+            )
         if there is None:
             if not self._open:
-                return ""
+                return unknown
             return (
                 f"the source had prepared XA {some([str(name) for name in self._open])} before the "
                 "target's base backup ended or its last recovery did, and whether the target has "
@@ -143,7 +151,7 @@ class PreparedBefore:
         names = dict.fromkeys(str(name) for name in (*self._open, *shown))
         lost = [name for name in names if name not in there]
         if not lost:
-            return ""
+            return unknown
         return (
             f"the source had prepared XA {some(lost)}, and the target has not: the base backup was "
             "made meanwhile, and a dump does not have such rows; an older one, or a copy of files, "

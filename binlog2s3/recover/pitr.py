@@ -479,12 +479,14 @@ class _Recovery:
 
     def _pending(self, plan: Plan, snapshot: Snapshot) -> tuple[Shown, ...]:
         """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
+        unread = ""
         try:
             found = pending_at(plan, snapshot.phases, snapshot.content, before=piece_before(plan))
-        except ArchiveError:  # what the target has already may be damaged
+        except ArchiveError as error:  # what the target has already may be damaged
+            unread = str(error)
             with _reading():
                 found = pending_at(plan, snapshot.phases, snapshot.content)
-        self._prepared_before = PreparedBefore(found.before)
+        self._prepared_before = PreparedBefore(found.before, unread=unread)
         if not found.is_all:
             self._warnings.append(
                 "XA transactions and ALTERs that the goal cuts in two are shown only if they began "

@@ -141,6 +141,13 @@ def test_one_that_was_prepared_while_a_dump_was_made() -> None:
         assert f"had prepared XA {A}, and the target" in prepared_before.lost(pending.shown, (B,))
 
 
+@pytest.mark.parametrize("there", [(), None])
+def test_what_cannot_be_read_before_a_plan(there: tuple[str, ...] | None) -> None:
+    """What was prepared there may be missing in the target, whatever it tells."""
+    assert "a block is damaged" in PreparedBefore(unread="a block is damaged").lost((), there)
+    assert PreparedBefore().lost((), there) == ""
+
+
 def test_a_target_that_does_not_tell_what_is_prepared() -> None:
     """Only what was prepared before the plan may be lost: the rest it got from the plan."""
     bucket, made = history(prepare("a"), prepare("b"))
