@@ -207,7 +207,7 @@ class Reporter:
             if beaten is None
             else max(0.0, now - beaten - 2 * interval - _BEAT_SLACK_SECONDS),
             loop_idle=now - self._uploads.round_at,
-            planted=tuple(sorted(self._uploads.counts.planted)),
+            planted=tuple(sorted(self._uploads.plants.planted)),
         )
 
     def _takes(self, now: float) -> bool:

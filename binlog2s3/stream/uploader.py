@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from queue import SimpleQueue
@@ -42,16 +42,20 @@ from binlog2s3.log import Log
 from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import UploadStatus
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.actions import (
+from binlog2s3.stream.decide import Limits, Observed, decide
+from binlog2s3.stream.job import (
+    AT_A_TIME,
     Action,
     Clear,
     Compare,
     Complete,
     CopyPart,
     DeleteChunks,
+    Failing,
     Flush,
     ForArchive,
     ForChunks,
+    Job,
     Look,
     PutChunk,
     PutEntry,
@@ -59,17 +63,15 @@ from binlog2s3.stream.actions import (
     PutsChunk,
     PutWhole,
     Release,
+    UploadPace,
+    urgency,
 )
-from binlog2s3.stream.decide import Limits, Observed, decide
-from binlog2s3.stream.job import Job, urgency
-from binlog2s3.stream.plants import Plants
-from binlog2s3.stream.remote import Held, RemoteBinlog, abort_uploads, sweep
+from binlog2s3.stream.remote import Held, Plants, RemoteBinlog, abort_uploads, sweep
 from binlog2s3.stream.retry import doubled, unless
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
-from binlog2s3.stream.upload_counts import AT_A_TIME, Counts, Failing, UploadPace
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
@@ -85,6 +87,30 @@ _DELETE_SECONDS = 60.0
 _WORTH = 4 << 20
 """A file with so many bytes is deleted in a full spool."""
 _ACTS = PutsChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since a stream began: what it sent, made durable and archived, requests that failed.
+
+    `acts`: requests that brought bytes, or an entry, into the bucket. `last_error`: when, its text
+    and its hint; "" before the first. `clean_up_error`: why leftovers in the bucket could not be
+    deleted, the last time that it was tried; "" if they could. `timings`: those of the process.
+    """
+
+    sent_bytes: int = 0
+    durable_bytes: int = 0
+    archived_binlogs: int = 0
+    acts: int = 0
+    failures: int = 0
+    last_error: tuple[datetime | None, str, str] = (None, "", "")
+    clean_up_error: str = ""
+    timings: Timings = field(default_factory=Timings)
+
+    def failed(self, error: StoreError) -> None:
+        """Count a request that failed, also one that is repeated. Called by any thread."""
+        self.failures += 1
+        self.last_error = (datetime.now(UTC), str(error), error.hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +208,7 @@ class Uploader:
         self._count_at = 0.0
         self.pace = UploadPace(workers.count, config.stream.flush_interval)
         self.counts = Counts() if timings is None else Counts(timings=timings)
-        self.plants = Plants(store, layout, self.counts)
+        self.plants = Plants(store, layout)
         self._without_entry: dict[Coverage, BinlogName] = {}  # the first one, by history
         self.stock: Stock | None = None
         self.round_at = clock()

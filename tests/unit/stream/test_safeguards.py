@@ -47,9 +47,9 @@ from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
-from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.archive_end import known_end_of
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, unservable
+from binlog2s3.stream.job import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Doubt, NextRun
 from binlog2s3.stream.retry import delay

@@ -23,8 +23,8 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import ObjectInfo
-from binlog2s3.stream.actions import Look
 from binlog2s3.stream.continuation import KnownEnd
+from binlog2s3.stream.job import Look
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
