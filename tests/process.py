@@ -31,7 +31,6 @@ from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
 from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.run import Runs
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.standby import StandbyLoop
@@ -40,6 +39,7 @@ from binlog2s3.stream.startup import StartResult, Startup
 from binlog2s3.stream.systemd import Notifier
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import LiveKeys, Uploader
+from binlog2s3.stream.waiting import Stop
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import UUID_A

@@ -29,12 +29,12 @@ from binlog2s3.stream.archive_end import archive_end, known_end_of, known_end_of
 from binlog2s3.stream.continuation import GoOn, KnownEnd, same_server
 from binlog2s3.stream.job import Action, Compare
 from binlog2s3.stream.remote import Held
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import adopt
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.waiting import Stop
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import NOW, UUID_A, BinlogWriter, statement

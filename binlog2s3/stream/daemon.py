@@ -27,10 +27,10 @@ from binlog2s3.status.page import ReportPage, report_command
 from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.ping import DeadMan
-from binlog2s3.stream.shutdown import Signals, Stop
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.systemd import Notifier, attend, of_environment
+from binlog2s3.stream.waiting import Signals, Stop
 
 T = TypeVar("T")
 _log = Log("daemon")

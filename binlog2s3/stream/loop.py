@@ -37,9 +37,7 @@ from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.reporter import Pulse, Reporter, position_of
 from binlog2s3.stream.resume import Resumption
-from binlog2s3.stream.retry import wait_for
 from binlog2s3.stream.run import Runs
-from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import mend_entries, sweep_spool
@@ -47,6 +45,7 @@ from binlog2s3.stream.startup import StartResult
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.waiting import Periodic, Stop, wait_for
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Workers
 

@@ -63,7 +63,6 @@ from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Begin, GoOn
 from binlog2s3.stream.resume import Doubt, NextRun, Resumption
-from binlog2s3.stream.retry import delay, unless
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun, as_spool_error
 from binlog2s3.stream.spool_limits import Pressure
@@ -71,6 +70,7 @@ from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.waiting import delay, unless
 from binlog2s3.stream.writer import Writer
 
 Answer = TypeVar("Answer")

@@ -22,11 +22,10 @@ from binlog2s3.store.s3 import MendableError, Store
 from binlog2s3.stream.archive_end import known_end_of, known_end_of_archive
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.resume import NextRun, Resumption
-from binlog2s3.stream.retry import may_be_mended, wait_for
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.start import Histories, StartState, find, histories, proved
+from binlog2s3.stream.waiting import Stop, may_be_mended, wait_for
 from binlog2s3.stream.writer import Vacancy, this_process
 from binlog2s3.workers import both
 

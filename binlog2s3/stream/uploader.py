@@ -67,11 +67,10 @@ from binlog2s3.stream.job import (
     urgency,
 )
 from binlog2s3.stream.remote import Held, Plants, RemoteBinlog, abort_uploads, sweep
-from binlog2s3.stream.retry import doubled, unless
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
+from binlog2s3.stream.waiting import Stop, doubled, unless
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 

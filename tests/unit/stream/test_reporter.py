@@ -21,10 +21,10 @@ from binlog2s3.stream.board import Board
 from binlog2s3.stream.job import Failing
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse, Reporter
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import SourceState
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.uploader import Counts, Stock
+from binlog2s3.stream.waiting import Stop
 from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID, like
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config

@@ -52,15 +52,14 @@ from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, unservable
 from binlog2s3.stream.job import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Doubt, NextRun
-from binlog2s3.stream.retry import delay
 from binlog2s3.stream.run import Event, Memory, Run, Runs, State
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import backoff
+from binlog2s3.stream.waiting import Stop, delay
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement

@@ -25,10 +25,10 @@ from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import ObjectInfo
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.job import Look
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Tracking
+from binlog2s3.stream.waiting import Stop
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore

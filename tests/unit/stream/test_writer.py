@@ -18,8 +18,8 @@ from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, SupersededError
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.remote import Plants
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.waiting import Stop
 from binlog2s3.stream.writer import Vacancy, Writer, new_token
 from tests.documents import BEAT, ID
 from tests.memory_store import MemoryStore
