@@ -25,8 +25,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.archive_end import archive_end, known_end_of, known_end_of_archive
-from binlog2s3.stream.continuation import GoOn, KnownEnd, same_server
+from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
+from binlog2s3.stream.continuation import GoOn, KnownEnd, known_end_of, same_server
 from binlog2s3.stream.job import Action, Compare
 from binlog2s3.stream.remote import Held
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun

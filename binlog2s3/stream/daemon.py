@@ -28,7 +28,7 @@ from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.ping import DeadMan
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.startup import Startup
+from binlog2s3.stream.start import Startup
 from binlog2s3.stream.systemd import Notifier, attend, of_environment
 from binlog2s3.stream.waiting import Signals, Stop
 

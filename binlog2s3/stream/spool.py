@@ -43,6 +43,8 @@ _BLOCK = 1 << 20
 _RUN = "run.json"
 _STAT_BLOCK = 512  # the unit of st_blocks, whatever the file system's blocks are
 _CLAIM = "claim.json"
+PROBE = "probe"
+"""In place of a lineage: the run only compares, or is not proved yet. A start discards it."""
 Rank = tuple[int, str]
 """A writer's generation and token; the greatest is the writer."""
 
