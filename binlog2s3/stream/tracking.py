@@ -35,12 +35,12 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.continuation import KnownEnd, known_end_of
+from binlog2s3.stream.job import Coverage
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.uploader import Uploader
-from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 from binlog2s3.workers import both
 

@@ -50,6 +50,7 @@ from binlog2s3.stream.job import (
     Compare,
     Complete,
     CopyPart,
+    Coverage,
     DeleteChunks,
     Failing,
     Flush,
@@ -71,7 +72,6 @@ from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.waiting import Stop, doubled, unless
-from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
 T = TypeVar("T")
@@ -699,7 +699,10 @@ class Uploader:
         self._workers.submit(_Token(job, action, now, job.held.upload_id), request)
 
     def _tell(self, job: Job, action: Action) -> None:
-        """Tell the coverage how far this binlog can be read from the bucket."""
+        """Tell the lineage how far it is, and what a look has found.
+
+        Count how long commits took to become durable, by the source's clock and ours.
+        """
         track = job.track
         if isinstance(action, Look):
             if offered := len(job.held.offered):
@@ -707,20 +710,8 @@ class Uploader:
             if job.held.listed:
                 _log.info("continuing with the chunks in the bucket", binlog=track.name,
                           chunks=len(job.held.listed.all))  # fmt: skip
-        elif isinstance(action, PutEntry):
-            job.coverage.archived(track)
-            self._time(track.commits.passed(track.size))
-        if isinstance(action, Look | Flush | PutChunk | Compare) and (reached := job.reached()):
-            whole = track.closed and reached.offset == track.size
-            job.coverage.reached(reached, whole=whole)
-            passed = track.commits.passed(reached.offset)
-            if not isinstance(action, Look | Compare):  # what was there already took another time
-                self._time(passed)
-
-    def _time(self, commits_us: list[int]) -> None:
-        """Count how long these commits took to become durable, by the source's clock and ours."""
         now = us_of(datetime.now(UTC))
-        for commit_us in commits_us:
+        for commit_us in job.tell(action):
             self.counts.timings.durable.observe(max(0, now - commit_us) / 1e6)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:

@@ -48,7 +48,7 @@ from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, known_end_of, unservable
-from binlog2s3.stream.job import Action, Complete, CopyPart, PutEntry, PutWhole
+from binlog2s3.stream.job import Action, Complete, CopyPart, Coverage, PutEntry, PutWhole
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Doubt, NextRun
 from binlog2s3.stream.run import Event, Memory, Run, Runs, State
@@ -58,7 +58,6 @@ from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import backoff
 from binlog2s3.stream.waiting import Stop, delay
-from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT
