@@ -463,7 +463,7 @@ class Runs:
         self.memory = Memory()
         self._error: Exception | None = None
         self._read_before = (0, 0)
-        self.pressure = Pressure(config.spool_limits, spool, tracking, uploads)
+        self.pressure = Pressure(spool, tracking, uploads)
         self.run: Run | None = None
         self.restarts = 0
         self.last_error: tuple[datetime, str] | None = None

@@ -728,7 +728,7 @@ class Startup:
         if new and empty:
             if unheard is not None and not unheard.transient:
                 raise unheard
-            self._spool.check_room(self._config.spool_limits)
+            self._spool.check_room()
         found = self._proved(server, found)
         known_end, resumption = self._known_end(found), self._resumption()
         try:

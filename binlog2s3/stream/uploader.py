@@ -374,7 +374,7 @@ class Uploader:
             return
         stock, room = self.count(), self.stock.room if self.stock is not None else None
         try:
-            room = self._spool.room(self._config.spool_limits)
+            room = self._spool.room()
         except SpoolError as error:
             _log.debug("spool not measured", error=error)
         newest = _greatest((self._newest_commit_us, stock.newest_commit_us))

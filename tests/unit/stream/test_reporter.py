@@ -134,7 +134,7 @@ class Parts:
         self.counts.failed(error)
         self.pulse.failed(now)
 
-    def _room(self, _: object) -> Room:
+    def _room(self) -> Room:
         if isinstance(self.disk, SpoolError):
             raise self.disk
         return self.disk
