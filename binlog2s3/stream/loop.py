@@ -28,9 +28,8 @@ from binlog2s3.errors import (
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
-from binlog2s3.status.document import document, without_gtids
 from binlog2s3.status.metrics import Timings
-from binlog2s3.status.model import Status
+from binlog2s3.status.model import Status, document, without_gtids
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.continuation import GoOn
