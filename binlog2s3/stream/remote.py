@@ -7,11 +7,10 @@ Law: nothing is replaced. What is there already is compared, in the end byte by 
 sent only if its bytes are still those that the scanner saw.
 """
 
-import hashlib
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -42,13 +41,13 @@ from binlog2s3.errors import (
 )
 from binlog2s3.log import Log
 from binlog2s3.store.contract import ObjectVersion
+from binlog2s3.store.requests import blocks_of, crc64_of, digests_of
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, Reader, Store
 from binlog2s3.stream.tail import Track
 from binlog2s3.workers import both
 
 T = TypeVar("T")
 _log = Log("remote")
-_BLOCK = 1 << 20
 _MOST_SHOWN = 5
 
 
@@ -190,7 +189,7 @@ class _CheckedSlice:
 
     def open(self) -> Reader:
         """Raises SpoolError if it has changed."""
-        if crc64_of_blocks(_blocks(self.piece)) != self.crc64:
+        if crc64_of(self.piece) != self.crc64:
             raise _changed(self.piece, self.path)
         return self.piece.open()
 
@@ -475,7 +474,7 @@ class RemoteBinlog:
         if part not in md5s:
             # an MD5 of changed bytes would agree with an object of the changed bytes
             piece = self._checked(part.begin, part.end, crc64)
-            found, md5 = _digests(piece)
+            found, md5 = digests_of(piece)
             if found != crc64:
                 raise _changed(piece, self._track.path)
             md5s[part] = md5
@@ -502,7 +501,7 @@ class RemoteBinlog:
             crc64 = self._crc64_below_floor(begin, min(end, track.floor))
         if end > track.floor:
             piece = track.body(max(begin, track.floor), end)
-            for block in _blocks(piece):
+            for block in blocks_of(piece):
                 crc64 = crc64nvme(block, crc64)
         return crc64
 
@@ -532,7 +531,7 @@ class RemoteBinlog:
             except ArchiveError as error:
                 raise self._gone(begin, end) from error
         if floor < end:
-            yield from _blocks(self._track.body(max(begin, floor), end))
+            yield from blocks_of(self._track.body(max(begin, floor), end))
 
     def _readable(self) -> Readable:
         """Lists chunks first, so that a binlog that another writer archives meanwhile is found."""
@@ -564,7 +563,7 @@ class RemoteBinlog:
         try:
             yield
         except StoreError as error:
-            if error.transient or crc64_of_blocks(_blocks(piece)) == crc64:
+            if error.transient or crc64_of(piece) == crc64:
                 raise
             raise _changed(piece, self._track.path) from error
 
@@ -753,22 +752,8 @@ def where_absent(write: Callable[[bool], T]) -> T:
         return write(False)
 
 
-def _blocks(piece: Body) -> Iterator[bytes]:
-    with closing(piece.open()) as reader:
-        while data := reader.read(_BLOCK):
-            yield data
-
-
 def _changed(piece: Body, path: Path | None) -> SpoolError:
     return SpoolError(
         f"{path} changed after it was read ({piece.size} bytes)",
         hint="check the spool's disk and restart: the binlog is fetched again",
     )
-
-
-def _digests(piece: Body) -> tuple[int, bytes]:
-    crc64, md5 = 0, hashlib.md5(usedforsecurity=False)
-    for data in _blocks(piece):
-        crc64 = crc64nvme(data, crc64)
-        md5.update(data)
-    return crc64, md5.digest()
