@@ -45,7 +45,7 @@ from binlog2s3.recover import document as recovery
 from binlog2s3.restore import document as restore
 from binlog2s3.retain import backup
 from binlog2s3.retain import view as prune
-from binlog2s3.status.document import PrintedStatus
+from binlog2s3.status.model import PrintedStatus
 from binlog2s3.undo import view as undo
 from lab import pitr_examples, screens, status_examples
 

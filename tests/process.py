@@ -31,15 +31,14 @@ from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
 from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.run import Runs
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.standby import StandbyLoop
-from binlog2s3.stream.start import find
-from binlog2s3.stream.startup import StartResult, Startup
+from binlog2s3.stream.start import StartState, Startup, find
 from binlog2s3.stream.systemd import Notifier
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import LiveKeys, Uploader
+from binlog2s3.stream.waiting import Stop
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import UUID_A
@@ -316,7 +315,7 @@ class Starting(Startup):
     def _resumption(self) -> Resumption:
         return Steering(self._config, self.catalog)
 
-    def begun(self, shown: Shown, clock: Clock) -> StartResult:
+    def begun(self, shown: Shown, clock: Clock) -> StartState:
         """As `begin`, but for the server, which is asked of this one."""
         bystander = StandbyLoop(
             store=self._store,
@@ -471,7 +470,7 @@ class Process(Loop):
             spool=spool,
             workers=self._workers,
             stop=stop,
-            foreign=begun.found.foreign,
+            foreign=begun.foreign,
             clock=clock,
         )
         self._alive = self._uploads._alive

@@ -12,8 +12,8 @@ from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.stream.job import Coverage
 from binlog2s3.stream.uploader import Uploader
-from binlog2s3.stream.watermark import Coverage
 from tests.memory_store import MemoryStore
 from tests.streamer import LAYOUT, Source
 

@@ -25,17 +25,16 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.actions import Action, Compare
-from binlog2s3.stream.archive_end import archive_end, known_end_of, known_end_of_archive
-from binlog2s3.stream.continuation import GoOn, KnownEnd, same_server
+from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
+from binlog2s3.stream.continuation import GoOn, KnownEnd, known_end_of, same_server
+from binlog2s3.stream.job import Action, Compare, Coverage
 from binlog2s3.stream.remote import Held
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import adopt
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.uploader import Uploader
-from binlog2s3.stream.watermark import Coverage
+from binlog2s3.stream.waiting import Stop
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import NOW, UUID_A, BinlogWriter, statement
 from tests.memory_store import MemoryStore
@@ -210,7 +209,7 @@ class Streamer:
         self.store = store
         self.clock = clock
         self.workers = InlineWorkers(workers)
-        self.spool = Spool(directory)
+        self.spool = Spool(directory, SpoolLimits(min_free_bytes=0))
         self._catalog = Catalog(store, LAYOUT)
         known = archive_end(self._catalog, HISTORY)
         self.before = known.last

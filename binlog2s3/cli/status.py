@@ -22,14 +22,13 @@ from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, ConfigError
 from binlog2s3.output import clean, page_on, say
 from binlog2s3.status.ask import Unanswered, ask, ask_health
-from binlog2s3.status.document import PrintedStatuses, document
-from binlog2s3.status.model import Status
+from binlog2s3.status.model import PrintedStatuses, Status, document
 from binlog2s3.status.text import print_status, print_table
 from binlog2s3.workers import Workers
 
 if TYPE_CHECKING:
     from binlog2s3.retain.window import Proofs
-    from binlog2s3.status.expected import Expected
+    from binlog2s3.status.from_bucket import Expected
     from binlog2s3.store.s3 import S3Store
 
 _PROOFS_SECONDS = 60.0
@@ -100,7 +99,7 @@ class StatusSource:
         self._outside = outside
         self._expected: Expected | None = None
         if config.expect:
-            from binlog2s3.status.expected import read_expected
+            from binlog2s3.status.from_bucket import read_expected
 
             self._expected = read_expected(config.expect)
         self._stop = threading.Event()
@@ -239,16 +238,14 @@ class StatusSource:
         return Observation(statuses=(status,), target=where, why=str(silent or ""))
 
     def _look_at_all(self) -> Observation:
-        from binlog2s3.status.expected import NOTHING_EXPECTED
         from binlog2s3.status.from_bucket import look_all
 
         config = self._config
         assert config.s3 is not None  # noqa: S101 - `STATUS` has checked it
         store, where = self._opened(config.s3), url(config.s3)
         now = self._outside.now()
-        prefix, expected = config.s3.prefix, self._expected or NOTHING_EXPECTED
-        workers = self._threads(config.s3)
-        found = look_all(store, prefix, where, workers, now=now, expect=expected)
+        prefix, workers = config.s3.prefix, self._threads(config.s3)
+        found = look_all(store, prefix, where, workers, now=now, expect=self._expected)
         if not found:
             raise ArchiveError(
                 f"there is nothing below {where}",

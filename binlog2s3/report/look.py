@@ -21,8 +21,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import Row, listed
 from binlog2s3.retain.window import proofs_of, with_proofs
-from binlog2s3.status.expected import NOTHING_EXPECTED, read_expected
-from binlog2s3.status.from_bucket import look, look_all, unread
+from binlog2s3.status.from_bucket import look, look_all, read_expected, unread
 from binlog2s3.status.model import Status, urgency
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Advance, Workers, unseen
@@ -54,7 +53,7 @@ def look_at(
     one = partial(_one, store, config, workers, now, advance)
     if config.source is not None:
         return [one(config.source)]
-    expected = read_expected(config.expect) if config.expect else NOTHING_EXPECTED
+    expected = read_expected(config.expect) if config.expect else None
     prefix, target = config.s3.prefix, url(config.s3)
     glances = look_all(store, prefix, target, workers, now=now, expect=expected)
     if not glances:

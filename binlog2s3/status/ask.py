@@ -16,8 +16,7 @@ from pathlib import Path
 
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.formatting import one_line
-from binlog2s3.status.document import from_document
-from binlog2s3.status.model import SilentKind, Status
+from binlog2s3.status.model import SilentKind, Status, from_document
 
 SOCKET = "status.sock"
 _MOST_ANSWER = 64 << 20

@@ -7,11 +7,12 @@ for example what the source of a dead writer has written since, is None. An erro
 not hide another source.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 from binlog2s3.archive.catalog import (
     Catalog,
@@ -29,10 +30,11 @@ from binlog2s3.archive.retired import Retired
 from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
+from binlog2s3.config.options import parse
+from binlog2s3.config.values import BY_NAME
+from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
 from binlog2s3.formatting import moment_of
 from binlog2s3.status.ask import Unanswered
-from binlog2s3.status.expected import NOTHING_EXPECTED, Expected
 from binlog2s3.status.model import (
     DrillStatus,
     Lag,
@@ -52,9 +54,59 @@ from binlog2s3.workers import Workers
 _LOOKS = 3
 """Listings for what the writer said is durable: a single listing may have missed it."""
 _MOST_TROUBLES = 5
+_MAX_EXPECTED_BYTES = 1 << 20
+_SOURCE = BY_NAME["source"]
 
 
 # Looking
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The sources that must exist, and those that are ignored.
+
+    A source is ignored only by its own name; a line that cannot be parsed is an error.
+    """
+
+    names: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+def read_expected(path: Path) -> Expected:
+    """Read a file with one source or `ignore NAME` per line; `#` begins a comment.
+
+    Raises ConfigError with every line that is wrong, and every source that is in both lists.
+    """
+    hint = "write one source or `ignore SOURCE` per line; a # begins a comment"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_EXPECTED_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror or error}"], hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path} is not UTF-8: {error.reason}"], hint=hint) from error
+    if len(data) > _MAX_EXPECTED_BYTES:
+        raise ConfigError([f"{path} has more than {_MAX_EXPECTED_BYTES} bytes"], hint=hint)
+    ignores: dict[str, bool] = {}
+    problems = []
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.partition("#")[0].split()
+        ignore = len(words) == 2 and words[0] == "ignore"
+        name = words[1] if ignore else " ".join(words)
+        try:
+            source = str(parse(_SOURCE, name)) if name else ""
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}")
+            continue
+        if source and ignores.setdefault(source, ignore) is not ignore:
+            problems.append(f"{path}:{number}: {source} is both expected and ignored")
+    if problems:
+        raise ConfigError(problems, hint=hint)
+    return Expected(
+        names=tuple(name for name, ignore in ignores.items() if name and not ignore),
+        ignored=tuple(name for name, ignore in ignores.items() if ignore),
+    )
 
 
 def look(
@@ -100,7 +152,7 @@ def look(
     return replace(
         status,
         lineage=extent.current,
-        troubles=_in_order(troubles),
+        troubles=tuple(troubles),
         latest=status.latest or newest,
         history=replace(
             history,
@@ -118,7 +170,7 @@ def look_all(
     workers: Workers,
     *,
     now: datetime,
-    expect: Expected = NOTHING_EXPECTED,
+    expect: Expected | None = None,
 ) -> list[Status]:
     """The Status of every source under the prefix, and of those that are expected; worst first.
 
@@ -126,7 +178,7 @@ def look_all(
     If no living writer says what drills have shown, it also reads their newest results. Raises
     StoreError if the bucket cannot be listed; a source that cannot be read is `unknown`.
     """
-    names = {*all_sources(store, prefix)[0]}
+    expect, names = expect or Expected(), {*all_sources(store, prefix)[0]}
     ignored = names & {*expect.ignored}
     looked_at = names - ignored
     found = [_absent(name, target, now) for name in {*expect.names} - names]
@@ -158,7 +210,7 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
         status,
         lineage=current,
         drill=_drill(catalog, sign, status.drill),
-        troubles=_in_order(_troubles(sign, catalog, wrong, current, lineages)),
+        troubles=tuple(_troubles(sign, catalog, wrong, current, lineages)),
         history=history_of(lineages.values(), current),
     )
 
@@ -204,10 +256,6 @@ def unread(source: str, target: str, now: datetime, error: StoreError | ArchiveE
 
 def _blank(source: str, target: str, now: datetime) -> Status:
     return Status(source=source, target=target, seen_from="bucket", at=now, state="unknown")
-
-
-def _in_order(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
-    return tuple(sorted(troubles, key=lambda trouble: trouble.level != "critical"))
 
 
 # What lies in the bucket

@@ -46,9 +46,8 @@ from binlog2s3.errors import ConfigError, SpoolError
 from binlog2s3.formatting import duration_text, one_line
 from binlog2s3.log import Log
 from binlog2s3.status.ask import SOCKET, address_in, limit_to
-from binlog2s3.status.document import document
 from binlog2s3.status.metrics import Timings, registry_of
-from binlog2s3.status.model import Status, Trouble
+from binlog2s3.status.model import Status, Trouble, document
 
 _log = Log("endpoint")
 

@@ -4,6 +4,10 @@ The daemon makes one each second from its `Vitals`, `from_bucket` makes one from
 `status`, `/metrics`, `/health`, `status --check` and the writer's object in the bucket all show
 this value, so they cannot disagree.
 
+`document` is its form as JSON, for `status --json`, /status and the writer's object. It has every
+field; a reader ignores fields of newer versions. A Status that is read back is judged as it was
+when it was written.
+
 Law: what is unknown is None, never 0. A lag is an upper bound. A stream is healthy because of what
 has become durable, not because of what is running. A status is judged here alone, and `nagios` adds
 only the limits of its options: what could not be found out is unknown, never ok, and what is
@@ -14,11 +18,20 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from binlog2s3.archive.backup_runs import BackupRun, last_failure
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.codec import Moment
+from binlog2s3.archive.codec import (
+    FORMAT,
+    Moment,
+    Printed,
+    PrintedDocument,
+    as_printed,
+    converted,
+    members,
+    of,
+)
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.drills import ON_TRUST, DrillResult
 from binlog2s3.archive.history import line_of
@@ -634,3 +647,52 @@ def standby_status(standby: Standby, heartbeat_at: datetime) -> StandbyStatus:
         heartbeat_interval_seconds=standby.interval_seconds,
         unsaved_bytes=standby.unsaved_bytes,
     )
+
+
+# As a JSON document
+
+
+class PrintedPurge(Purge, Printed):
+    statement: str | None
+
+
+class PrintedStatus(Status, PrintedDocument):
+    """The document: what is known, and how it is judged."""
+
+    purge: PrintedPurge
+    severity: Severity
+    healthy: bool
+
+
+def document(status: Status) -> dict[str, Any]:
+    """The document for --json, /status and, without GTID sets, for the writer's object."""
+    judged = {"troubles": status.all_troubles, "severity": status.severity}
+    return as_printed(PrintedStatus, members(status) | judged | {"healthy": status.healthy})
+
+
+class PrintedStatuses(PrintedDocument):
+    """The document of several sources."""
+
+    target: str
+    sources: tuple[Annotated[dict[str, Any], document], ...] = of("statuses")
+
+
+def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with empty GTID sets: they may be long, and are elsewhere in the same object."""
+    short = dict(found)
+    if short.get("durable"):
+        short["durable"] = {**short["durable"], "gtid_set": ""}
+    server = short.get("server") or {}
+    if server.get("position"):
+        short["server"] = {**server, "position": {**server["position"], "gtid_set": ""}}
+    return short
+
+
+def from_document(found: Mapping[str, Any]) -> Status:
+    """Read a document back; fields of newer versions are ignored. Raises ValueError."""
+    if found.get("format") != FORMAT:
+        raise ValueError(f"status of format {found.get('format')!r}, this version reads {FORMAT}")
+    try:
+        return converted(found, Status)
+    except ValueError as error:
+        raise ValueError(f"not a status document: {error}") from error

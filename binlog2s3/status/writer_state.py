@@ -21,7 +21,6 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.formatting import duration_text
 from binlog2s3.status.ask import Unanswered
-from binlog2s3.status.document import from_document
 from binlog2s3.status.lag import aged, counted, lag_bytes, lag_transactions, purge_seconds
 from binlog2s3.status.model import (
     WELL,
@@ -30,6 +29,7 @@ from binlog2s3.status.model import (
     State,
     Status,
     Trouble,
+    from_document,
     latest_of,
     writer_status,
 )

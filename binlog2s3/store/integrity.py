@@ -4,6 +4,7 @@ Law: encryption that the store did not confirm, and a checksum that it had to co
 are errors.
 """
 
+import base64
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ class Integrity:
                 "the bytes to send are not the bytes that were read and checked",
                 hint="they changed on disk; check the host's disk and memory",
             )
-        return {"ContentMD5": md5}
+        return {"ContentMD5": base64.b64encode(md5).decode("ascii")}
 
     def with_crc64(self, operation: str, write: Callable[[bool, Final], Answer]) -> Answer:
         """Write with CRC64NVME if the mode wants it; in mode auto without, if it is refused.

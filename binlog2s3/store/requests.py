@@ -31,7 +31,7 @@ from botocore.model import OperationModel
 from botocore.utils import parse_timestamp
 
 from binlog2s3 import __version__
-from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.checksum import crc64_of_blocks, crc64nvme
 from binlog2s3.errors import ObjectTooLargeError, StoreError, UnsupportedError
 from binlog2s3.store.bandwidth import BLOCK_BYTES as BODY_BLOCK
 from binlog2s3.store.bandwidth import Bandwidth
@@ -248,7 +248,8 @@ def _name_owner(owner: str, params: dict[str, Any], model: OperationModel, **_: 
 
 def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
     """DeleteObjects needs a digest; every store supports Content-MD5."""
-    params["headers"]["Content-MD5"] = digests_of(params["body"])[1]
+    md5 = digests_of(params["body"])[1]
+    params["headers"]["Content-MD5"] = base64.b64encode(md5).decode("ascii")
     params["context"].get("checksum", {}).pop("request_algorithm", None)
 
 
@@ -589,26 +590,24 @@ def size_of(body: Body | bytes) -> int:
     return len(body) if isinstance(body, bytes) else body.size
 
 
-def _blocks(body: Body | bytes) -> Iterator[bytes]:
+def blocks_of(body: Body | bytes) -> Iterator[bytes]:
+    """Its bytes, in blocks."""
     with closing(_open(body)) as reader:
         yield from iter(lambda: reader.read(BODY_BLOCK), b"")
 
 
 def crc64_of(body: Body | bytes) -> int:
     """Its CRC64NVME, read in blocks."""
-    crc = 0
-    for block in _blocks(body):
-        crc = crc64nvme(block, crc)
-    return crc
+    return crc64_of_blocks(blocks_of(body))
 
 
-def digests_of(body: Body | bytes) -> tuple[int, str]:
-    """Its CRC64NVME, and its MD5 as Content-MD5 carries it, read in blocks."""
+def digests_of(body: Body | bytes) -> tuple[int, bytes]:
+    """Its CRC64NVME and its MD5, read in blocks."""
     crc, md5 = 0, hashlib.md5(usedforsecurity=False)
-    for block in _blocks(body):
+    for block in blocks_of(body):
         crc = crc64nvme(block, crc)
         md5.update(block)
-    return crc, base64.b64encode(md5.digest()).decode("ascii")
+    return crc, md5.digest()
 
 
 def _kind(exc: Exception) -> str:

@@ -16,14 +16,14 @@ from binlog2s3.archive.inventory import inventory
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reader import Readable
-from binlog2s3.archive.reading import ANY_GRID, BinlogReading
+from binlog2s3.archive.reading import ANY_GRID
 from binlog2s3.binlog.checksum import crc64_of_blocks, crc64nvme
 from binlog2s3.binlog.gtid import joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, NoBinlogError
 from binlog2s3.log import Log
-from binlog2s3.stream.continuation import KnownEnd, nothing_of
-from binlog2s3.stream.tail import Overlap, Track, overlap_of
+from binlog2s3.stream.continuation import KnownEnd, known_end_of, nothing_of
+from binlog2s3.stream.tail import Overlap, Track
 from binlog2s3.workers import both
 
 _log = Log("archive_end")
@@ -144,12 +144,6 @@ def known_end_of_archive(catalog: Catalog, end: KnownEnd, grid: Grid | None = No
         goes_back=bool(catalog.entry(lineage, end.last).gtids_go_back),
         next_size=0,
     )
-
-
-def known_end_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> KnownEnd:
-    """Where a history ends with this binlog, which may still grow if it is not closed."""
-    end = KnownEnd(lineage=lineage).after([binlog])
-    return replace(end, closed=closed, overlap=overlap_of(binlog))
 
 
 def _archived_overlap(catalog: Catalog, lineage: Lineage, name: BinlogName) -> Overlap:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from binlog2s3.log import Log
 from binlog2s3.status.model import Rates, Status, Totals
-from binlog2s3.stream.shutdown import Periodic
+from binlog2s3.stream.waiting import Periodic
 
 _log = Log("board")
 _LOOK_SECONDS = 1.0

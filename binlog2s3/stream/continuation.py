@@ -14,7 +14,7 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.stream.tail import Overlap, Track
+from binlog2s3.stream.tail import Overlap, Track, overlap_of
 
 Before = Callable[[BinlogName], str | None]
 """Returns the GTID set before a binlog of the source, None if the source keeps none."""
@@ -118,6 +118,12 @@ def nothing_of(lineage: Lineage) -> KnownEnd:
     """The end of a lineage of which nothing is there: it begins with its first binlog, or floor."""
     before = lineage.floor.gtid_set if lineage.floor is not None else lineage.gtid_set
     return KnownEnd(lineage=lineage, gtids=parse(before, lineage.flavour))
+
+
+def known_end_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> KnownEnd:
+    """Where a history ends with this binlog, which may still grow if it is not closed."""
+    end = KnownEnd(lineage=lineage).after([binlog])
+    return replace(end, closed=closed, overlap=overlap_of(binlog))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

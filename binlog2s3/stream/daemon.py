@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from binlog2s3.config.bucket import for_streaming
 from binlog2s3.config.options import split_listen
 from binlog2s3.config.values import Config
 from binlog2s3.errors import (
-    Binlog2s3Error,
     SpoolError,
     SupersededError,
 )
@@ -27,12 +25,11 @@ from binlog2s3.status.page import ReportPage, report_command
 from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.ping import DeadMan
-from binlog2s3.stream.shutdown import Signals, Stop
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.startup import Startup
+from binlog2s3.stream.start import Startup
 from binlog2s3.stream.systemd import Notifier, attend, of_environment
+from binlog2s3.stream.waiting import Signals, Stop
 
-T = TypeVar("T")
 _log = Log("daemon")
 
 
@@ -44,7 +41,7 @@ def stream(config: Config) -> int:
     signals, notifier = Signals(), of_environment(os.environ)
     for path in readable_by_others(config.mysql):
         _log.warning("others can read the password", file=str(path), hint=CHMOD)
-    spool = Spool(config.spool)
+    spool = Spool(config.spool, config.spool_limits)
     try:
         own = Timings()
         cycle = _Cycle(config, spool, signals.stop, own, takes_over=config.stream.take_over)
@@ -85,7 +82,7 @@ class _Cycle:
         """Stream. Returns the exit status. Raises SupersededError if another writer works."""
         start, stop = self.start, self.stop
         with closing(self._store):
-            begun = _attended(start.begin, stop, notifier, lambda: start.waits)
+            begun = attend(start.begin, stop, notifier, lambda: start.waits)
             if begun is None or stop.signal:
                 return stop.status
             # a standby does without
@@ -111,7 +108,7 @@ class _Cycle:
 
                 claim = partial(running.claim, self._store, waits, start.passes, start.vacancy)
                 try:
-                    if _attended(claim, stop, notifier, lambda: start.waits) is None:
+                    if attend(claim, stop, notifier, lambda: start.waits) is None:
                         return stop.status
                 except SupersededError:
                     running.end_threads()
@@ -152,18 +149,3 @@ def _shown(
             deadman.close()
         board.close()
         listener.close()
-
-
-def _attended(
-    step: Callable[[], T], stop: Stop, notifier: Notifier, waits: Callable[[], bool]
-) -> T | None:
-    """Do a step of the start. Returns its result, or None if a signal ended the wait for it.
-
-    After a signal, a step that does not end soon is abandoned.
-    """
-    try:
-        return attend(step, stop.event, notifier, waits)
-    except Binlog2s3Error:
-        if stop.signal:
-            return None
-        raise

@@ -11,7 +11,7 @@ from itertools import count
 
 from binlog2s3.archive.chunks import Chunk, Flushes
 from binlog2s3.archive.parts import Grid, Part
-from binlog2s3.stream.actions import (
+from binlog2s3.stream.job import (
     Action,
     Clear,
     Compare,

@@ -1,47 +1,365 @@
-"""What the uploader remembers of one binlog between two steps. No requests, no clock.
+"""What the uploads remember between two steps, and what an action is. No requests, no clock.
+
+Of one binlog that is its `Job`, with what each answer of the store teaches; of all binlogs of a
+lineage it is their `Coverage`, and of the link to the store `UploadPace`.
 
 Law: nothing here is needed to continue. If all of it is lost, a look at the store leads to the same
-actions. It only saves requests and bytes.
+actions. It only saves requests and bytes. The bytes of an object are a function of (lineage,
+binlog, range), so an action that is done twice or late wastes a request and harms nothing. What an
+answer teaches depends on the action and on what is known, on nothing else.
 """
 
 import math
-from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field
+import threading
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from binlog2s3.archive.chunks import Chunk, Flushes
-from binlog2s3.archive.parts import Mark
+from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.parts import Mark, Part
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.binlog.names import FilePosition
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import StoreError
-from binlog2s3.stream.actions import (
-    Action,
-    Clear,
-    Compare,
-    CopyPart,
-    CreateUpload,
-    DeleteChunks,
-    Flush,
-    ForChunks,
-    Look,
-    Merge,
-    PutChunk,
-    PutEntry,
-    PutPart,
-    PutsChunk,
-    PutWhole,
-    Release,
-    Subject,
-    TakeUp,
-)
-from binlog2s3.stream.remote import Held, RemoteBinlog
+from binlog2s3.server.connection import ServerPosition
+from binlog2s3.store.s3 import PartInfo
+from binlog2s3.stream.remote import Compared, Held, RemoteBinlog
 from binlog2s3.stream.tail import Track
-from binlog2s3.stream.upload_counts import Failing, InVain
-from binlog2s3.stream.watermark import Coverage
 
 _URGENT_SECONDS = 30.0
+_HOUR_SECONDS = 3600.0
+_QUICKLY = 2
+_LEAST_SIZE = 16 << 20
+_WINDOW_SECONDS = 2.0
+_WEIGHT = 0.3
+_TELLING = 512 << 10
+_LONGEST_FLUSH = 10.0
+_MOST_STATES = 1000
+_PARTS_SECONDS = 5.0
+AT_A_TIME = 15
+"""Large bodies, or copies, on their way at a time if the link is not known to carry more."""
+_TWICE, _BACK = 2.1, 3.0
+"""So many times the growth must fit: below the first flushes get rarer, from the second on not."""
+
+Request = Callable[[], object]
+
+
+# Actions
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """`teaches`: what is true once the request of the action has succeeded."""
+
+    teaches: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def subject(self) -> "int | type[_Action]":
+        """What it is about: the number of a part, whose bytes go in three ways, or its kind."""
+        return type(self)
+
+    @property
+    def brings(self) -> int:
+        """How many bytes of a binlog that still grows it sends."""
+        return 0
+
+    def learned(self, held: Held, answer: Any) -> Held:  # noqa: ARG002 - most answers say: done
+        """What is known once the answer to its request has come."""
+        return replace(held, **self.teaches)
+
+
+@dataclass(frozen=True, slots=True)
+class Look(_Action):
+    """Ask the store what it has."""
+
+    def request(self, job: "Job") -> Request:
+        place, track = job.place, job.track
+        is_new = not (job.is_failing or job.held.chunks)
+        if is_new and track.closed and track.size < place.grid.length(1):
+            return place.look_at_chunks
+        return partial(place.look, place.wanted())
+
+    def learned(self, held: Held, answer: Held) -> Held:
+        known = answer.listed.all & held.chunks.all
+        return replace(
+            answer,
+            chunks=Chunks(known),
+            listed=answer.listed.minus(known),
+            named=held.named & known,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(_Action):
+    """Compare these chunks with our bytes; by their names, unless they are to be `read`."""
+
+    chunks: frozenset[Chunk]
+    read: bool = False
+
+    def request(self, job: "Job") -> Request:
+        return partial(job.place.compare, self.chunks, read=self.read)
+
+    def learned(self, held: Held, answer: Compared) -> Held:
+        others = held.without(self.chunks)
+        return replace(
+            others,
+            chunks=others.chunks.plus(answer.same),
+            listed=held.listed.minus(self.chunks),
+            named=others.named | answer.named,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkPut(_Action):
+    """The answer is the chunk that the store has acknowledged; `Job.request` makes the request."""
+
+    def learned(self, held: Held, answer: Chunk) -> Held:
+        return replace(held, chunks=held.chunks.plus([answer]), named=held.named - {answer})
+
+
+@dataclass(frozen=True, slots=True)
+class Flush(_ChunkPut):
+    """Put bytes [begin, end) as a small chunk. They are a range of one part, and not all of it."""
+
+    begin: int
+    end: int
+
+    @property
+    def brings(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(_ChunkPut):
+    """Put bytes [begin, end), which are in sixteen small chunks, as one chunk instead."""
+
+    begin: int
+    end: int
+
+    @property
+    def subject(self) -> type[_Action]:
+        return Flush
+
+
+@dataclass(frozen=True, slots=True)
+class _OfPart(_Action):
+    part: Part
+
+    @property
+    def subject(self) -> int:
+        return self.part.number
+
+
+@dataclass(frozen=True, slots=True)
+class PutChunk(_OfPart, _ChunkPut):
+    """Put the bytes of a whole part as a full chunk."""
+
+    @property
+    def brings(self) -> int:
+        return self.part.end - self.part.begin
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteChunks(_Action):
+    """Delete chunks whose bytes are in longer chunks."""
+
+    chunks: frozenset[Chunk]
+
+    def request(self, job: "Job") -> Request:
+        return partial(job.place.delete_chunks, self.chunks)
+
+    def learned(self, held: Held, answer: object) -> Held:  # noqa: ARG002 - it says: done
+        return held.without(self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class PutWhole(_Action):
+    """Put the closed binlog as one object.
+
+    The answer says whether it is proved, and whether nothing else can be there of the binlog; of
+    uploads under its key the audit takes care.
+    """
+
+    def request(self, job: "Job") -> Request:
+        place, is_first = job.place, not job.is_failing
+        return lambda: (place.put_whole(), is_first)
+
+    def learned(self, held: Held, answer: tuple[bool, bool]) -> Held:
+        verified, is_first = answer
+        cleared = is_first and not held.there
+        return replace(held, object_there=True, verified=verified, cleared=cleared)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateUpload(_Action):
+    """Begin a multipart upload. `copying`: some parts will be copied from chunks."""
+
+    copying: bool = False
+
+    def request(self, job: "Job") -> Request:
+        return partial(job.place.create_upload, copying=self.copying)
+
+    def learned(self, held: Held, answer: str) -> Held:
+        return replace(held, upload_id=answer, parts={}, offered={})
+
+
+@dataclass(frozen=True, slots=True)
+class TakeUp(_OfPart):
+    """See whether a part that was in the upload already has our bytes."""
+
+    info: PartInfo
+
+    def request(self, job: "Job") -> Request:
+        crc64 = job.track.digest.part_crc64(self.part)
+        return partial(job.place.is_ours, self.info, self.part, crc64)
+
+    def learned(self, held: Held, answer: bool) -> Held:
+        offered = {at: info for at, info in held.offered.items() if at != self.part.number}
+        parts = {**held.parts, self.part.number: self.info} if answer else held.parts
+        return replace(held, parts=parts, offered=offered)
+
+
+@dataclass(frozen=True, slots=True)
+class PutPart(_OfPart):
+    """Send one part."""
+
+    @property
+    def brings(self) -> int:
+        return self.part.end - self.part.begin
+
+    def request(self, job: "Job") -> Request:
+        crc64 = job.track.digest.part_crc64(self.part)
+        return partial(job.place.put_part, job.held.upload_id or "", self.part, crc64)
+
+    def learned(self, held: Held, answer: PartInfo) -> Held:
+        return replace(held, parts={**held.parts, self.part.number: answer})
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPart(_OfPart):
+    """Have the store copy a chunk, which has exactly the bytes of a part, into that part."""
+
+    chunk: Chunk
+
+    def request(self, job: "Job") -> Request:
+        return partial(job.place.copy_part, job.held.upload_id or "", self.part, self.chunk)
+
+    def learned(self, held: Held, answer: PartInfo) -> Held:
+        return replace(held, parts={**held.parts, self.part.number: answer})
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(_Action):
+    """Complete the multipart upload: all parts are there."""
+
+    teaches: ClassVar = {"object_there": True}
+
+    def request(self, job: "Job") -> Request:
+        parts = [info for _, info in sorted(job.held.parts.items())]
+        return partial(job.place.complete, job.held.upload_id or "", parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Verify(_Action):
+    """Compare the object under the key with our bytes."""
+
+    teaches: ClassVar = {"verified": True}
+
+    def request(self, job: "Job") -> Request:
+        return job.place.verify
+
+
+@dataclass(frozen=True, slots=True)
+class PutEntry(_Action):
+    """Write the entry. From then on the binlog is archived."""
+
+    teaches: ClassVar = {"entry_there": True}
+
+    def request(self, job: "Job") -> Request:
+        return job.place.put_entry
+
+
+@dataclass(frozen=True, slots=True)
+class Clear(_Action):
+    """Delete the archived binlog's chunks and abort its unfinished uploads."""
+
+    teaches: ClassVar = {"cleared": True}
+
+    def request(self, job: "Job") -> Request:
+        return job.place.clear
+
+
+@dataclass(frozen=True, slots=True)
+class Release(_Action):
+    """Delete the local copy: it is archived, or chunks have all that there will ever be.
+
+    It has no request: the uploader does it.
+    """
+
+
+Subject = int | type[_Action]
+PutsChunk = Flush | Merge | PutChunk
+ForChunks = Compare | PutsChunk | DeleteChunks
+ForUpload = PutWhole | CreateUpload | TakeUp | PutPart | CopyPart | Complete
+ForArchive = ForUpload | Verify | PutEntry | Clear | Release
+Action = Look | ForChunks | ForArchive
+
+
+# A binlog
+
+
+@dataclass(slots=True)
+class InVain:
+    """The bodies of one binlog that a store took over the network and then refused.
+
+    In any hour they are at most three times the binlog's bytes: two in quick succession, for what
+    passes by itself, and the third over the hour. A binlog below 16 MiB counts as 16 MiB.
+    """
+
+    _sent: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, sent_bytes: int, now: float) -> None:
+        """Count so many bytes."""
+        if sent_bytes:
+            self._sent.append((now, sent_bytes))
+
+    def wait(self, body: int, size: int, now: float) -> float:
+        """Seconds until so many bytes of a binlog of this size may be sent once more."""
+        while self._sent and self._sent[0][0] <= now - _HOUR_SECONDS:
+            self._sent.popleft()
+        if not self._sent:
+            return 0.0
+        size, total = max(size, _LEAST_SIZE), sum(sent for _, sent in self._sent) + body
+        if total <= _QUICKLY * size:
+            return 0.0
+        paced = self._sent[-1][0] + min(1.0, body / size) * _HOUR_SECONDS
+        return max(0.0, paced - now)
+
+    def forget(self) -> None:
+        """Begin anew: the store has changed."""
+        self._sent.clear()
+
+
+@dataclass(slots=True)
+class Failing:
+    """A request that failed, and has not succeeded since.
+
+    `passes`: the error was one that may pass by itself. `sent_bytes`: by the last attempt, which
+    may have been two requests. Times are of the uploader's clock.
+    """
+
+    since: float
+    error: str = ""
+    hint: str = ""
+    failures: int = 0
+    at: float = 0.0
+    not_before: float = 0.0
+    passes: bool = False
+    sent_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +376,7 @@ class Job:
 
     track: Track
     place: RemoteBinlog
-    coverage: Coverage
+    coverage: "Coverage"
     held: Held = field(default_factory=lambda: Held(asked=False))
     known_since: dict[Chunk, float] = field(default_factory=dict)
     flying: set[Action] = field(default_factory=set)
@@ -308,7 +626,24 @@ class Job:
         self.held = self.held.after_error()
         self._waiting_since = None
 
-    def reached(self) -> Position | None:
+    def tell(self, action: Action) -> list[int]:
+        """Tell the lineage how far this binlog can be read from the bucket, after this action.
+
+        Returns when those were committed that it made durable, in microseconds since 1970.
+        """
+        track, passed = self.track, list[int]()
+        if isinstance(action, PutEntry):
+            self.coverage.archived(track)
+            passed = track.commits.passed(track.size)
+        is_of_chunks = isinstance(action, Look | Flush | PutChunk | Compare)
+        if is_of_chunks and (reached := self._reached()):
+            whole = track.closed and reached.offset == track.size
+            self.coverage.reached(reached, whole=whole)
+            passed = track.commits.passed(reached.offset)
+        # what was there already took another time
+        return [] if isinstance(action, Look | Compare) else passed
+
+    def _reached(self) -> Position | None:
         """How far the chunks reach; None if nothing new is known.
 
         If the GTID set at their end is not known, an earlier offset where it is.
@@ -325,7 +660,7 @@ class Job:
         return Position.of(FilePosition(self.track.name, offset), gtids)
 
     def remember(self, now: float) -> None:
-        """Remember the size and the GTID set; `reached` tells them once that much is durable."""
+        """Remember the size and the GTID set; `tell` uses them once that much is durable."""
         self._snapshot_at = now
         self._snapshots.append((self.track.size, self.track.gtids_after()))
 
@@ -339,3 +674,206 @@ def urgency(job: Job) -> int:
     if job.held.object_there:
         return 0
     return 1 if job.unsaved else 2
+
+
+# A lineage
+
+
+class Coverage:
+    """How far a lineage is in the bucket: `durable` is the position, `until` the time.
+
+    Law: a time is claimed only if every commit up to it can be read from the bucket. A claim is
+    withdrawn only if the source's clock was set back: later commits then have earlier times.
+
+    `following` is the first binlog that is not known to be there completely. `grows`: its history
+    has not ended. `seen` is called by the watch's thread, the other methods by the loop, with
+    binlogs in any order.
+    """
+
+    def __init__(self, lineage: Lineage, durable: Position | None, following: BinlogName) -> None:
+        self._lock = threading.Lock()
+        self._archived = following
+        self._following = following
+        self._newest = following
+        self._reached: dict[BinlogName, Position] = {}
+        self._whole: set[BinlogName] = set()
+        self._entries: set[BinlogName] = set()
+        self._given_up: dict[BinlogName, Position] = {}
+        self._seen: list[tuple[FilePosition, datetime]] = []
+        self.lineage = lineage
+        self.grows = True
+        self.durable = durable
+        self.until: datetime | None = None
+
+    def added(self, name: BinlogName) -> None:
+        """Note that the lineage goes on with this binlog, or that it is read again.
+
+        One that was given up is all there only if the lineage goes on behind it.
+        """
+        with self._lock:
+            self._newest = max(name, self._newest)
+            position = self._given_up.pop(name, None)
+            if position is not None and name < self._following:
+                self._following, self.durable = name, position
+                self._archived = min(name, self._archived)
+            self._go_on()
+
+    def seen(self, position: ServerPosition) -> None:
+        """Note the source's clock and its position just after.
+
+        A position before `durable` is of another history, after a RESET or a rollback. It says
+        nothing about commits of ours.
+        """
+        with self._lock:
+            if self.durable is not None and position.place < self.durable.place:
+                return
+            if self.until is not None and position.asked_at < self.until:
+                self.until = None
+            self._seen = [
+                source_state for source_state in self._seen if source_state[1] <= position.asked_at
+            ]
+            self._seen.append((position.place, position.settled_at))
+            if len(self._seen) > _MOST_STATES:  # nothing uploaded for hours: keep every other
+                del self._seen[1::2]
+            self._claim()
+
+    def reached(self, position: Position, *, whole: bool = False) -> None:
+        """Note that a binlog can be read up to this position. `whole`: that is all of it."""
+        with self._lock:
+            name, known = position.binlog, self._reached.get(position.binlog)
+            if name < self._following or name in self._whole:
+                return
+            if known is not None and known.offset > position.offset:
+                return
+            self._reached[name] = position
+            if whole:
+                self._whole.add(name)
+            self._go_on()
+
+    def archived(self, track: Track) -> None:
+        """Note that a binlog is archived and has its entry."""
+        self.reached(Position.of(track.end, track.gtids_after()), whole=True)
+        with self._lock:
+            self._entries.add(track.name)
+            self._go_on()
+
+    def given_up(self, track: Track) -> None:
+        """Note that a binlog is in chunks as far as it was read, and the source has not ended it.
+
+        The source may still write more of it, until the lineage goes on with another one.
+        """
+        position = Position.of(track.end, track.gtids_after())
+        self.reached(position)
+        with self._lock:
+            self._given_up[track.name] = position
+            self._go_on()
+
+    @property
+    def following(self) -> BinlogName:
+        """The first binlog that is not known to be in the bucket completely."""
+        return self._following
+
+    def has(self, name: BinlogName) -> bool:
+        """Whether this binlog and all before it are archived and have their entries.
+
+        Or are in chunks, and the lineage has gone on behind them.
+        """
+        with self._lock:
+            return name.prefix == self._archived.prefix and name < self._archived
+
+    def _go_on(self) -> None:
+        while self._archived in self._entries or self._is_left(self._archived):
+            self._entries.discard(self._archived)
+            self._archived = self._archived.next()
+        while (reached := self._reached.get(self._following)) is not None:
+            self.durable = reached
+            if not (self._following in self._whole or self._is_left(self._following)):
+                break
+            del self._reached[self._following]
+            self._whole.discard(self._following)
+            self._following = self._following.next()
+        self._claim()
+
+    def _is_left(self, name: BinlogName) -> bool:
+        return name in self._given_up and name < self._newest
+
+    def _claim(self) -> None:
+        reached = self._reached.get(self._following)
+        here = FilePosition(self._following, reached.offset if reached else 0)
+        passed = [at for place, at in self._seen if place <= here]
+        if passed:
+            self._seen = [source_state for source_state in self._seen if source_state[0] > here]
+            self.until = max([*passed, self.until or passed[0]])
+
+
+# The link
+
+
+class UploadPace:
+    """What the link carries, and what follows from it for the uploads.
+
+    - `most`: so many full chunks are sent at a time. Seven that share a slow link arrive together,
+      and until then none of them is durable.
+    - `parts`: so many parts are sent at a time. Far away a connection carries little, and more of
+      them carry more; over a slow link each one would only take longer.
+    - `bytes_per_second`: what all uploads together reached lately; 0 if that is not known yet.
+    - `flush_interval`: seconds between two small chunks. A byte that is sent in a small chunk is
+      sent again in the full one. If the link cannot carry both, the interval is 10 s, or what was
+      asked for if that is longer.
+    """
+
+    def __init__(self, workers: int, flush_interval: float) -> None:
+        self._greatest = max(1, workers - 1)
+        self._least = min(2, self._greatest)
+        self._asked_for = flush_interval
+        self._growth: float | None = None
+        self._measured: tuple[float, int] | None = None
+        self.most = min(AT_A_TIME, self._greatest)
+        self.bytes_per_second = 0.0
+        self.flush_interval = flush_interval
+
+    @property
+    def stretched(self) -> bool:
+        """Whether the flush interval is longer than what was asked for."""
+        return self.flush_interval > self._asked_for
+
+    def carries(self, size: int, seconds: float) -> bool:
+        """Whether the link carries so many bytes in this time; False if that is not known yet."""
+        return size <= self.bytes_per_second * seconds
+
+    def parts(self, length: int) -> int:
+        """So many parts of this many bytes at a time: what the link carries in five seconds."""
+        return max(AT_A_TIME, int(self.bytes_per_second * _PARTS_SECONDS / length))
+
+    def sent(self, size: int, seconds: float, at_a_time: int) -> None:
+        """Learn from bytes that arrived while so many full chunks and parts were on their way.
+
+        Small bodies tell nothing: they take as long as the answer.
+        """
+        if size < _TELLING:
+            return
+        reached = size * at_a_time / max(seconds, 0.001)
+        known = self.bytes_per_second
+        self.bytes_per_second = known + _WEIGHT * (reached - known) if known else reached
+
+    def took(self, seconds: float) -> None:
+        """Learn from a full chunk that has arrived: more or fewer at a time from now on."""
+        soon = 2 * self._asked_for
+        if seconds > soon:
+            self.most = max(self._least, self.most - 1)
+        elif seconds < soon / 2:
+            self.most = min(self._greatest, self.most + 1)
+
+    def grown(self, size: int, now: float) -> None:
+        """Learn how fast the binlogs grow. `size`: of all that was read so far."""
+        if self._measured is None:
+            self._measured = (now, size)
+        since, before = self._measured
+        if now - since < _WINDOW_SECONDS:
+            return
+        rate, known = max(0, size - before) / (now - since), self._growth
+        self._measured = (now, size)
+        self._growth = rate if known is None else known + _WEIGHT * (rate - known)
+        needed = self._growth * (_BACK if self.stretched else _TWICE)
+        slow = 0 < self.bytes_per_second < needed
+        self.flush_interval = max(self._asked_for, _LONGEST_FLUSH if slow else 0.0)

@@ -28,25 +28,22 @@ from binlog2s3.errors import (
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
-from binlog2s3.status.document import document, without_gtids
 from binlog2s3.status.metrics import Timings
-from binlog2s3.status.model import Status
+from binlog2s3.status.model import Status, document, without_gtids
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.reporter import Pulse, Reporter, position_of
 from binlog2s3.stream.resume import Resumption
-from binlog2s3.stream.retry import wait_for
 from binlog2s3.stream.run import Runs
-from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.start import mend_entries, sweep_spool
-from binlog2s3.stream.startup import StartResult
+from binlog2s3.stream.start import StartState, mend_entries, sweep_spool
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.waiting import Periodic, Stop, wait_for
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Workers
 
@@ -64,7 +61,7 @@ class Loop:
     def __init__(
         self,
         config: Config,
-        begun: StartResult,
+        begun: StartState,
         store: S3Store,
         spool: Spool,
         stop: Stop,
@@ -102,7 +99,7 @@ class Loop:
             workers=self._workers,
             alive=self._alive,
             stop=stop,
-            foreign=begun.found.foreign,
+            foreign=begun.foreign,
             bodies=store.with_policy(RetryPolicy(attempts=1)),
             timings=timings,
         )
@@ -115,7 +112,7 @@ class Loop:
             progress=self._progress,
             uploads=self._uploads,
             stop=stop,
-            turn=begun.found.turn,
+            turn=begun.turn,
         )
         self._tracking = Tracking(
             store=self._store,
@@ -176,9 +173,9 @@ class Loop:
         """
         stop, timing = self._stop.event, self._config.timing
         wait_for(lambda: self._writer.claim(store, vacancy), stop, tell, passes, timing)
-        found, layout = self._begun.found, self._layout
-        wait_for(lambda: mend_entries(store, layout, found), stop, tell, passes, timing)
-        sweep_spool(self._spool, found)
+        begun, layout = self._begun, self._layout
+        wait_for(lambda: mend_entries(store, layout, begun), stop, tell, passes, timing)
+        sweep_spool(self._spool, begun)
         return True
 
     def run(self) -> int:
@@ -214,25 +211,25 @@ class Loop:
 
     def _take_in(self) -> None:
         """Take in what the start found in the bucket and the spool."""
-        found, known = self._begun.found, self._begun.found.known
-        if known is None or not (found.described or found.tracks):
+        begun, known = self._begun, self._begun.known
+        if known is None or not (begun.described or begun.tracks):
             return
-        for end, tracks in found.left_behind:
+        for end, tracks in begun.left_behind:
             self._tracking.resume(end, ended=True)
             for track in tracks:
                 self._tracking.admit(track)
             self._tracking.judge({})
-        self._tracking.resume(known, described=found.described)
-        if self._begun.unlogged:
-            self._tracking.saw_no_binlog(self._begun.unlogged, None)
-        for track in found.tracks:
+        self._tracking.resume(known, described=begun.described)
+        if begun.unlogged:
+            self._tracking.saw_no_binlog(begun.unlogged, None)
+        for track in begun.tracks:
             self._tracking.admit(track)
         self._tracking.judge({})
         self._tracking.known = self._tracking.end
-        course = self._begun.next_run.course if self._begun.next_run is not None else None
+        course = begun.next_run.course if begun.next_run is not None else None
         if isinstance(course, GoOn) and course.known_end.lineage.id == known.lineage.id:
             self._tracking.known = course.known_end
-        for name in (*known.in_parts, *(binlog.name for binlog in found.undescribed)):
+        for name in (*known.in_parts, *(binlog.name for binlog in begun.undescribed)):
             self._uploads.sweep(name)
 
     def _end(self) -> int:

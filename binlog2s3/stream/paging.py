@@ -19,8 +19,8 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, PreconditionError
 from binlog2s3.log import Log
 from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import where_absent
-from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.tracking import Tracking
+from binlog2s3.stream.waiting import Periodic, Stop
 
 _log = Log("paging")
 _ROUND_SECONDS = 30.0

@@ -19,7 +19,7 @@ from binlog2s3 import __version__
 from binlog2s3.errors import ConfigError
 from binlog2s3.log import Log
 from binlog2s3.status.model import Status
-from binlog2s3.stream.shutdown import Periodic
+from binlog2s3.stream.waiting import Periodic
 
 _log = Log("ping")
 _TIMEOUT_SECONDS = 10.0

@@ -1,16 +1,16 @@
 """One binlog in the bucket: its chunks, its object, its entry, and how they are proved.
 
-Each method is one blocking request, which a worker runs.
+Each method is one blocking request, which a worker runs. `Plants` looks what somebody else put
+there before.
 
 Law: nothing is replaced. What is there already is compared, in the end byte by byte. A range is
 sent only if its bytes are still those that the scanner saw.
 """
 
-import hashlib
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import EntryEnd
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid, Part
 from binlog2s3.archive.reader import Range, Readable, ranges_of
@@ -39,13 +40,15 @@ from binlog2s3.errors import (
     UploadMissingError,
 )
 from binlog2s3.log import Log
+from binlog2s3.store.contract import ObjectVersion
+from binlog2s3.store.requests import blocks_of, crc64_of, digests_of
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, Reader, Store
 from binlog2s3.stream.tail import Track
 from binlog2s3.workers import both
 
 T = TypeVar("T")
 _log = Log("remote")
-_BLOCK = 1 << 20
+_MOST_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +189,7 @@ class _CheckedSlice:
 
     def open(self) -> Reader:
         """Raises SpoolError if it has changed."""
-        if crc64_of_blocks(_blocks(self.piece)) != self.crc64:
+        if crc64_of(self.piece) != self.crc64:
             raise _changed(self.piece, self.path)
         return self.piece.open()
 
@@ -471,7 +474,7 @@ class RemoteBinlog:
         if part not in md5s:
             # an MD5 of changed bytes would agree with an object of the changed bytes
             piece = self._checked(part.begin, part.end, crc64)
-            found, md5 = _digests(piece)
+            found, md5 = digests_of(piece)
             if found != crc64:
                 raise _changed(piece, self._track.path)
             md5s[part] = md5
@@ -498,7 +501,7 @@ class RemoteBinlog:
             crc64 = self._crc64_below_floor(begin, min(end, track.floor))
         if end > track.floor:
             piece = track.body(max(begin, track.floor), end)
-            for block in _blocks(piece):
+            for block in blocks_of(piece):
                 crc64 = crc64nvme(block, crc64)
         return crc64
 
@@ -528,7 +531,7 @@ class RemoteBinlog:
             except ArchiveError as error:
                 raise self._gone(begin, end) from error
         if floor < end:
-            yield from _blocks(self._track.body(max(begin, floor), end))
+            yield from blocks_of(self._track.body(max(begin, floor), end))
 
     def _readable(self) -> Readable:
         """Lists chunks first, so that a binlog that another writer archives meanwhile is found."""
@@ -560,9 +563,82 @@ class RemoteBinlog:
         try:
             yield
         except StoreError as error:
-            if error.transient or crc64_of_blocks(_blocks(piece)) == crc64:
+            if error.transient or crc64_of(piece) == crc64:
                 raise
             raise _changed(piece, self._track.path) from error
+
+
+class Plants:
+    """What somebody put under keys of the archive before the streamer writes there.
+
+    Law: under a key where a reader could not tell what the streamer writes from what was there
+    before, nothing is written. A bucket without Object Lock keeps nothing that was deleted, and
+    costs one request.
+
+    Any thread may call the methods. `planted` are the keys that had something.
+    """
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+        self._is_denied = False
+        self.planted: frozenset[str] = frozenset()
+
+    def in_lineage(self, lineage: str) -> bool:
+        """Whether there was anything of a lineage that is to be new."""
+        found = self._kept(f"{self._layout.archive}{lineage}/")
+        return self._told(found)
+
+    def turns(self, after: int) -> frozenset[int]:
+        """The numbers of turns after this one that were used before."""
+        found = {one: self._layout.turn_number(one.key) for one in self._kept(self._layout.turns)}
+        numbers = {one: number for one, number in found.items() if number and number > after}
+        self._told([*numbers])
+        return frozenset(numbers.values())
+
+    def hide_entry(self, key: str) -> bool:
+        """Whether an entry under this key could be taken for one that was there before it.
+
+        What is older than the document that is always written before it is not in question.
+        """
+        found = [one for one in self._of(key) if one.size is not None]
+        if not self._told(found):
+            return False
+        before = Evidence(self._store, self._layout.sources).before(key)
+        put = [one.at for one in self._of(before) if one.size is not None] if before else []
+        return not put or any(one.at >= min(put) for one in found)
+
+    def _of(self, key: str) -> list[ObjectVersion]:
+        return [one for one in self._kept(key) if one.key == key]
+
+    def _kept(self, prefix: str) -> list[ObjectVersion]:
+        try:
+            return [*self._store.kept(prefix)]
+        except StoreError as error:
+            if error.transient:
+                raise
+            if not self._is_denied:
+                self._is_denied = True
+                _log.warning(
+                    "not looked for what somebody put there before",
+                    prefix=prefix,
+                    error=error,
+                    hint="the bucket has Object Lock: allow s3:ListBucketVersions",
+                )
+            return []
+
+    def _told(self, found: list[ObjectVersion]) -> bool:
+        """Log each of these keys once; whether there are any."""
+        for key in sorted({one.key for one in found} - self.planted)[:_MOST_SHOWN]:
+            versions = [str(one) for one in found if one.key == key]
+            _log.warning(
+                "somebody wrote under this key before the streamer did",
+                key=key,
+                versions=", ".join(versions[:_MOST_SHOWN]),
+                hint="who has keys of this bucket? docs/guides/bucket.md",
+            )
+        self.planted |= {one.key for one in found}
+        return bool(found)
 
 
 def put_entry(
@@ -676,22 +752,8 @@ def where_absent(write: Callable[[bool], T]) -> T:
         return write(False)
 
 
-def _blocks(piece: Body) -> Iterator[bytes]:
-    with closing(piece.open()) as reader:
-        while data := reader.read(_BLOCK):
-            yield data
-
-
 def _changed(piece: Body, path: Path | None) -> SpoolError:
     return SpoolError(
         f"{path} changed after it was read ({piece.size} bytes)",
         hint="check the spool's disk and restart: the binlog is fetched again",
     )
-
-
-def _digests(piece: Body) -> tuple[int, bytes]:
-    crc64, md5 = 0, hashlib.md5(usedforsecurity=False)
-    for data in _blocks(piece):
-        crc64 = crc64nvme(data, crc64)
-        md5.update(data)
-    return crc64, md5.digest()

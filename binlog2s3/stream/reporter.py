@@ -53,11 +53,11 @@ from binlog2s3.status.model import (
     writer_status,
 )
 from binlog2s3.stream.run import Runs
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import SourceState, Watch
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Stock, Uploader, least
+from binlog2s3.stream.waiting import Stop
 from binlog2s3.stream.writer import Writer
 
 _log = Log("reporter")
@@ -207,7 +207,7 @@ class Reporter:
             if beaten is None
             else max(0.0, now - beaten - 2 * interval - _BEAT_SLACK_SECONDS),
             loop_idle=now - self._uploads.round_at,
-            planted=tuple(sorted(self._uploads.counts.planted)),
+            planted=tuple(sorted(self._uploads.plants.planted)),
         )
 
     def _takes(self, now: float) -> bool:

@@ -40,8 +40,7 @@ from binlog2s3.stream.continuation import (
     successor,
     unservable,
 )
-from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
-from binlog2s3.stream.start import PROBE
+from binlog2s3.stream.spool import PROBE, RunFacts, Spool, SpoolRun
 from binlog2s3.stream.tail import Overlap
 
 _log = Log("resume")

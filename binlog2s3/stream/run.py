@@ -63,14 +63,13 @@ from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Begin, GoOn
 from binlog2s3.stream.resume import Doubt, NextRun, Resumption
-from binlog2s3.stream.retry import delay, unless
 from binlog2s3.stream.source_watch import Watch
-from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun, as_spool_error
+from binlog2s3.stream.spool import PROBE, RunFacts, Spool, SpoolRun, as_spool_error
 from binlog2s3.stream.spool_limits import Pressure
-from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.waiting import delay, unless
 from binlog2s3.stream.writer import Writer
 
 Answer = TypeVar("Answer")
@@ -464,7 +463,7 @@ class Runs:
         self.memory = Memory()
         self._error: Exception | None = None
         self._read_before = (0, 0)
-        self.pressure = Pressure(config.spool_limits, spool, tracking, uploads)
+        self.pressure = Pressure(spool, tracking, uploads)
         self.run: Run | None = None
         self.restarts = 0
         self.last_error: tuple[datetime, str] | None = None

@@ -36,6 +36,8 @@ from binlog2s3.log import Log
 _log = Log("spool")
 _LOCK = "lock"
 _MIN_FREE = 1 << 30
+_LEAST_FREE = 1 << 20
+_DEFAULT_LIMITS = SpoolLimits()
 _MIN_FREE_PARTS = 20  # 5 %
 _MOST_RESERVE = 256 << 20
 _MAGIC_SIZE = 4
@@ -43,6 +45,8 @@ _BLOCK = 1 << 20
 _RUN = "run.json"
 _STAT_BLOCK = 512  # the unit of st_blocks, whatever the file system's blocks are
 _CLAIM = "claim.json"
+PROBE = "probe"
+"""In place of a lineage: the run only compares, or is not proved yet. A start discards it."""
 Rank = tuple[int, str]
 """A writer's generation and token; the greatest is the writer."""
 
@@ -221,14 +225,15 @@ class Spool:
     """The spool directory, held by a lock from construction until `close`.
 
     A run is live from `begin` to `end`: mysqlbinlog writes into its directory, which stays. Any
-    thread may call its methods.
+    thread may call its methods. `limits`: how much it may take, and what it leaves free.
 
     Raises SpoolError if it cannot be made, written to, is another user's, or is held by another
     streamer.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, limits: SpoolLimits = _DEFAULT_LIMITS) -> None:
         self.directory = directory
+        self._limits = limits
         self.mutex = threading.RLock()
         self.is_closed = False
         self._live: set[Path] = set()
@@ -444,13 +449,13 @@ class Spool:
                     sync_file(path)
             sync_directory(run.directory)
 
-    def check_room(self, limits: SpoolLimits) -> None:
+    def check_room(self) -> None:
         """Raise SpoolError if there is too little space to begin.
 
         mysqlbinlog does not report it: if a flush of small events fails, it continues, with a hole
         in its file once there is space again.
         """
-        if why := self.room(limits).short_of():
+        if why := self.room().short_of():
             raise SpoolError(f"spool {self.directory}: {why}", hint=_HINTS[errno.ENOSPC])
 
     @_alone
@@ -460,15 +465,16 @@ class Spool:
             return _used_bytes(self.directory)
 
     @_alone
-    def room(self, limits: SpoolLimits, passing: int = 0) -> Room:
+    def room(self, passing: int = 0) -> Room:
         """See `room_of`."""
-        return room_of(self.directory, limits, passing)
+        return room_of(self.directory, self._limits, passing)
 
 
 def room_of(directory: Path, limits: SpoolLimits, passing: int = 0) -> Room:
     """How much a spool takes and how much is free, with the limits. Raises SpoolError.
 
-    `passing`: bytes that do not count, such as those of an incomplete event.
+    `passing`: bytes that do not count, such as those of an incomplete event. At least 1 MiB is to
+    be kept free, whatever was asked for: on a full disk nothing works.
     """
     with as_spool_error(directory):
         used, space = _used_bytes(directory), os.statvfs(directory)
@@ -479,7 +485,7 @@ def room_of(directory: Path, limits: SpoolLimits, passing: int = 0) -> Room:
         used=max(0, used - passing),
         free=space.f_bavail * space.f_frsize,
         max_bytes=limits.max_bytes,
-        min_free=min_free,
+        min_free=max(min_free, _LEAST_FREE),
     )
 
 

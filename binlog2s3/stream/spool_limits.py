@@ -7,9 +7,7 @@ single event may exceed the limit.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
-from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.log import Log
 from binlog2s3.server.mysqlbinlog import Child
@@ -23,19 +21,15 @@ _LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_SHARE = 0.02, 0.5, 20
 _WAIT_SECONDS = 0.1
 _STUCK_SECONDS = 0.4
 _SLICE = 4 << 20
-_FULL = 1 << 20
 
 
 class Pressure:
-    """The limits of one spool, and whether they are reached.
+    """Whether the limits of one spool are reached.
 
     `paused`: nothing is read until space is free.
     """
 
-    def __init__(
-        self, limits: SpoolLimits, spool: Spool, tracking: Tracking, uploads: Uploader
-    ) -> None:
-        self._limits = _above_full(limits)
+    def __init__(self, spool: Spool, tracking: Tracking, uploads: Uploader) -> None:
         self._spool = spool
         self._tracking = tracking
         self._uploads = uploads
@@ -77,7 +71,7 @@ class Pressure:
         later.
         """
         again = overlap.end - overlap.begin if overlap is not None else 0
-        room = self._spool.room(self._limits)
+        room = self._spool.room()
         lacking = again + room.min_free - room.free
         if overlap is not None and again > _SLICE and lacking > 0:
             raise SpoolError(
@@ -91,7 +85,7 @@ class Pressure:
     def relieve(self, work: Callable[[float], object], stop: threading.Event) -> None:
         """Upload what is in the full spool until there is space again; `work` uploads."""
         self._excess, self._look_at = 0, 0.0
-        room = self._spool.room(self._limits)
+        room = self._spool.room()
         if not self.paused and not (why := room.short_of()):
             return
         if not self.paused:
@@ -100,7 +94,7 @@ class Pressure:
         while not stop.is_set():
             self._uploads.press(pressed=True)
             work(_WAIT_SECONDS)
-            room = self._spool.room(self._limits)
+            room = self._spool.room()
             if room.has_room_again():
                 break
             stuck = stuck + _WAIT_SECONDS if self._tracking.done else 0.0
@@ -122,10 +116,4 @@ class Pressure:
     def _room(self, tailer: Tailer, known: int) -> Room:
         current = tailer.current
         torn = current.scanner.position - current.size if current is not None else 0
-        return self._spool.room(self._limits, passing=torn + known + self._excess)
-
-
-def _above_full(limits: SpoolLimits) -> SpoolLimits:
-    """Keep at least 1 MiB free, whatever was asked for: on a full disk nothing works."""
-    least = limits.min_free_bytes
-    return limits if least is None else replace(limits, min_free_bytes=max(least, _FULL))
+        return self._spool.room(passing=torn + known + self._excess)

@@ -21,9 +21,8 @@ from binlog2s3.formatting import duration_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status, writer_status
 from binlog2s3.store.contract import ObjectInfo, Store
-from binlog2s3.stream.shutdown import Periodic
-from binlog2s3.stream.spool import Rank, Spool
-from binlog2s3.stream.start import PROBE
+from binlog2s3.stream.spool import PROBE, Rank, Spool
+from binlog2s3.stream.waiting import Periodic
 from binlog2s3.stream.writer import Vacancy, this_process, where
 
 _log = Log("standby")

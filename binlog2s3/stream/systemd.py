@@ -17,10 +17,12 @@ from concurrent.futures import wait
 from contextlib import closing, suppress
 from typing import TypeVar
 
+from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.formatting import duration_text, one_line, size_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import Status
 from binlog2s3.stream.source_watch import Watch
+from binlog2s3.stream.waiting import Stop
 from binlog2s3.workers import asked
 
 _log = Log("systemd")
@@ -143,7 +145,7 @@ def of_environment(environment: MutableMapping[str, str], pid: int | None = None
 
 def attend(
     step: Callable[[], T],
-    stop: threading.Event,
+    stop: Stop,
     notifier: Notifier,
     waits: Callable[[], bool],
     *,
@@ -155,7 +157,7 @@ def attend(
     The step has its own thread, because a host name lookup cannot be interrupted. The watchdog is
     fed as long as that thread does anything: its CPU time shows it. READY is sent when the step
     `waits` or takes long. Returns None if `stop` is set and the step does not end within
-    `leave_seconds`.
+    `leave_seconds`, and if a signal made it fail.
     """
     clocks: list[int] = []
 
@@ -163,27 +165,32 @@ def attend(
         clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
         return step()
 
-    answer = asked(begin, "start")
     begun = used_at = time.monotonic()
     used, stopped_at = 0.0, None
-    while not wait([answer], _POLL_SECONDS).done:
-        now = time.monotonic()
-        if stop.is_set():
+    try:
+        answer = asked(begin, "start")
+        while not wait([answer], _POLL_SECONDS).done:
+            now = time.monotonic()
+            if stop.event.is_set():
+                notifier.stopping()
+                stopped_at = stopped_at or now
+                if now - stopped_at > leave_seconds:
+                    _log.warning("the startup hangs", for_seconds=round(now - stopped_at, 1))
+                    return None
+            with suppress(OSError):  # the thread has ended
+                if clocks and (spent := time.clock_gettime(clocks[0])) > used:
+                    used, used_at = spent, now
+            if now - used_at < still_seconds:
+                notifier.feed()
+            if waits() or now - begun > _READY_SECONDS:
+                notifier.ready()
+        if stop.event.is_set():
             notifier.stopping()
-            stopped_at = stopped_at or now
-            if now - stopped_at > leave_seconds:
-                _log.warning("the startup hangs", for_seconds=round(now - stopped_at, 1))
-                return None
-        with suppress(OSError):  # the thread has ended
-            if clocks and (spent := time.clock_gettime(clocks[0])) > used:
-                used, used_at = spent, now
-        if now - used_at < still_seconds:
-            notifier.feed()
-        if waits() or now - begun > _READY_SECONDS:
-            notifier.ready()
-    if stop.is_set():
-        notifier.stopping()
-    return answer.result()
+        return answer.result()
+    except Binlog2s3Error:
+        if stop.signal:
+            return None
+        raise
 
 
 def line(status: Status) -> str:

@@ -9,7 +9,6 @@ is taken that does not begin with the bytes that are known.
 """
 
 import os
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum, auto
@@ -23,6 +22,7 @@ from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.errors import DamageError, ForkError, SpoolError
 from binlog2s3.formatting import us_of
 from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.store.requests import blocks_of
 from binlog2s3.store.s3 import Body, FileSlice, Pieces
 from binlog2s3.stream.spool import SpoolRun
 
@@ -197,9 +197,8 @@ class Track(BinlogReading):
             return None
         crc64 = self.crc64_between(begin, self.floor) if begin < self.floor else 0
         if self.size > self.floor:
-            with closing(self.body(max(begin, self.floor), self.size).open()) as reader:
-                while data := reader.read(_SLICE):
-                    crc64 = crc64nvme(data, crc64)
+            for block in blocks_of(self.body(max(begin, self.floor), self.size)):
+                crc64 = crc64nvme(block, crc64)
         return Overlap(binlog=self.name, begin=begin, end=self.size, crc64=crc64)
 
     def judge(self, listed: dict[BinlogName, ServerBinlog]) -> bool:

@@ -7,6 +7,7 @@ ends, everything of it that was read is still uploaded. A lineage ends where the
 rows out: no binlog is handed on beyond that place.
 """
 
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,9 +15,10 @@ from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, fetch
 from binlog2s3.archive.codec import as_fields
-from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent
+from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent, SourceServer, lineage_id
 from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Unlogged
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
@@ -32,15 +34,13 @@ from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.archive_end import known_end_of
-from binlog2s3.stream.continuation import KnownEnd
+from binlog2s3.stream.continuation import KnownEnd, known_end_of
+from binlog2s3.stream.job import Coverage
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.start import describe, renamed
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.uploader import Uploader
-from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 from binlog2s3.workers import both
 
@@ -547,6 +547,38 @@ class Tracking:
             say, told = _log.warning, {**told, "hint": hint}
         say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
         return is_new
+
+
+def describe(
+    source: str,
+    server_uuid: str,
+    flavour: Flavour,
+    first: BinlogReading,
+    parent: Parent | None = None,
+) -> Lineage:
+    """A new lineage of this server, which begins with this binlog."""
+    begun, before = first.created_at, first.gtids_before()
+    return Lineage(
+        lineage=lineage_id(begun, server_uuid, secrets.token_hex(2)),
+        source=source,
+        server=SourceServer(
+            uuid=server_uuid,
+            flavour=flavour,
+            version=first.scanner.formats[0].server_version,
+        ),
+        first_binlog=first.name,
+        first_binlog_time=begun,
+        gtid_set=str(before) if before is not None else "",
+        parent=parent,
+        time_zone=first.time_zone,
+        gtids_outside=first.gtids_outside,
+    )
+
+
+def renamed(lineage: Lineage) -> Lineage:
+    """The same new lineage with another id."""
+    id_ = lineage_id(lineage.first_binlog_time, lineage.server_uuid, secrets.token_hex(2))
+    return replace(lineage, lineage=id_)
 
 
 def _end(lineage: Lineage | None, last: Track | None, known: KnownEnd | None) -> KnownEnd | None:

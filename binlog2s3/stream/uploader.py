@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from queue import SimpleQueue
@@ -42,16 +42,21 @@ from binlog2s3.log import Log
 from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import UploadStatus
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.actions import (
+from binlog2s3.stream.decide import Limits, Observed, decide
+from binlog2s3.stream.job import (
+    AT_A_TIME,
     Action,
     Clear,
     Compare,
     Complete,
     CopyPart,
+    Coverage,
     DeleteChunks,
+    Failing,
     Flush,
     ForArchive,
     ForChunks,
+    Job,
     Look,
     PutChunk,
     PutEntry,
@@ -59,18 +64,14 @@ from binlog2s3.stream.actions import (
     PutsChunk,
     PutWhole,
     Release,
+    UploadPace,
+    urgency,
 )
-from binlog2s3.stream.decide import Limits, Observed, decide
-from binlog2s3.stream.job import Job, urgency
-from binlog2s3.stream.plants import Plants
-from binlog2s3.stream.remote import Held, RemoteBinlog, abort_uploads, sweep
-from binlog2s3.stream.retry import doubled, unless
-from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.remote import Held, Plants, RemoteBinlog, abort_uploads, sweep
 from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
-from binlog2s3.stream.upload_counts import AT_A_TIME, Counts, Failing, UploadPace
-from binlog2s3.stream.watermark import Coverage
+from binlog2s3.stream.waiting import Stop, doubled, unless
 from binlog2s3.workers import Outcome, Workers
 
 T = TypeVar("T")
@@ -85,6 +86,30 @@ _DELETE_SECONDS = 60.0
 _WORTH = 4 << 20
 """A file with so many bytes is deleted in a full spool."""
 _ACTS = PutsChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since a stream began: what it sent, made durable and archived, requests that failed.
+
+    `acts`: requests that brought bytes, or an entry, into the bucket. `last_error`: when, its text
+    and its hint; "" before the first. `clean_up_error`: why leftovers in the bucket could not be
+    deleted, the last time that it was tried; "" if they could. `timings`: those of the process.
+    """
+
+    sent_bytes: int = 0
+    durable_bytes: int = 0
+    archived_binlogs: int = 0
+    acts: int = 0
+    failures: int = 0
+    last_error: tuple[datetime | None, str, str] = (None, "", "")
+    clean_up_error: str = ""
+    timings: Timings = field(default_factory=Timings)
+
+    def failed(self, error: StoreError) -> None:
+        """Count a request that failed, also one that is repeated. Called by any thread."""
+        self.failures += 1
+        self.last_error = (datetime.now(UTC), str(error), error.hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +207,7 @@ class Uploader:
         self._count_at = 0.0
         self.pace = UploadPace(workers.count, config.stream.flush_interval)
         self.counts = Counts() if timings is None else Counts(timings=timings)
-        self.plants = Plants(store, layout, self.counts)
+        self.plants = Plants(store, layout)
         self._without_entry: dict[Coverage, BinlogName] = {}  # the first one, by history
         self.stock: Stock | None = None
         self.round_at = clock()
@@ -349,7 +374,7 @@ class Uploader:
             return
         stock, room = self.count(), self.stock.room if self.stock is not None else None
         try:
-            room = self._spool.room(self._config.spool_limits)
+            room = self._spool.room()
         except SpoolError as error:
             _log.debug("spool not measured", error=error)
         newest = _greatest((self._newest_commit_us, stock.newest_commit_us))
@@ -674,7 +699,10 @@ class Uploader:
         self._workers.submit(_Token(job, action, now, job.held.upload_id), request)
 
     def _tell(self, job: Job, action: Action) -> None:
-        """Tell the coverage how far this binlog can be read from the bucket."""
+        """Tell the lineage how far it is, and what a look has found.
+
+        Count how long commits took to become durable, by the source's clock and ours.
+        """
         track = job.track
         if isinstance(action, Look):
             if offered := len(job.held.offered):
@@ -682,20 +710,8 @@ class Uploader:
             if job.held.listed:
                 _log.info("continuing with the chunks in the bucket", binlog=track.name,
                           chunks=len(job.held.listed.all))  # fmt: skip
-        elif isinstance(action, PutEntry):
-            job.coverage.archived(track)
-            self._time(track.commits.passed(track.size))
-        if isinstance(action, Look | Flush | PutChunk | Compare) and (reached := job.reached()):
-            whole = track.closed and reached.offset == track.size
-            job.coverage.reached(reached, whole=whole)
-            passed = track.commits.passed(reached.offset)
-            if not isinstance(action, Look | Compare):  # what was there already took another time
-                self._time(passed)
-
-    def _time(self, commits_us: list[int]) -> None:
-        """Count how long these commits took to become durable, by the source's clock and ours."""
         now = us_of(datetime.now(UTC))
-        for commit_us in commits_us:
+        for commit_us in job.tell(action):
             self.counts.timings.durable.observe(max(0, now - commit_us) / 1e6)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:

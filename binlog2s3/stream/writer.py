@@ -45,9 +45,9 @@ from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
 from binlog2s3.stream.remote import where_absent
-from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.spool import Rank, Spool
 from binlog2s3.stream.uploader import LiveKeys, Uploader
+from binlog2s3.stream.waiting import Periodic, Stop
 from binlog2s3.workers import both
 
 _log = Log("writer")

@@ -16,8 +16,7 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
-from binlog2s3.status.document import document
-from binlog2s3.status.model import Purge, SpoolStatus
+from binlog2s3.status.model import Purge, SpoolStatus, document
 from tests import damage
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, query_body
 from tests.documents import (

@@ -63,10 +63,10 @@ from binlog2s3.store.integrity import Integrity
 from binlog2s3.store.requests import Requests
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
-from binlog2s3.stream.actions import Look, PutEntry, TakeUp, Verify
 from binlog2s3.stream.compare import Finder
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.decide import _archived, _chunks, _growing, decide
+from binlog2s3.stream.job import Coverage, Look, PutEntry, TakeUp, Verify
 from binlog2s3.stream.remote import (
     Held,
     RemoteBinlog,
@@ -84,7 +84,6 @@ from binlog2s3.stream.start import _Bucket, _checked, _File, _has_begun
 from binlog2s3.stream.tail import Tailer, is_closed
 from binlog2s3.stream.tracking import Tracking, _end
 from binlog2s3.stream.uploader import Uploader
-from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer, _put_turn
 from tests.mutants.edits import (
     Edit,

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
 from binlog2s3.archive.parts import Grid
 from binlog2s3.store.contract import PartInfo
-from binlog2s3.stream.actions import (
+from binlog2s3.stream.decide import Limits, Observed, decide
+from binlog2s3.stream.job import (
     Action,
     Clear,
     Compare,
@@ -29,7 +30,6 @@ from binlog2s3.stream.actions import (
     TakeUp,
     Verify,
 )
-from binlog2s3.stream.decide import Limits, Observed, decide
 from binlog2s3.stream.remote import Compared, Held
 from tests.sampling import examples
 

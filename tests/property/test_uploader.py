@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import FloorError, StoreError
-from binlog2s3.stream.actions import DeleteChunks
+from binlog2s3.stream.job import DeleteChunks
 from tests.memory_store import MemoryStore, When
 from tests.promises import Place, Promises, Span, chunk_at, missing
 from tests.sampling import examples

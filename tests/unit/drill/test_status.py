@@ -8,8 +8,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.retain.window import proofs_of, with_proofs
-from binlog2s3.status.document import document, from_document
-from binlog2s3.status.model import drill_of
+from binlog2s3.status.model import document, drill_of, from_document
 from lab.status_examples import IDLE
 from tests.documents import DRILL
 from tests.memory_store import MemoryStore

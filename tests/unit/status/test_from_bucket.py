@@ -16,9 +16,7 @@ from binlog2s3.archive.writers import Heartbeat, Position, Standby, WriterState
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
 from binlog2s3.status.ask import Unanswered
-from binlog2s3.status.document import document
-from binlog2s3.status.expected import Expected, read_expected
-from binlog2s3.status.from_bucket import look, look_all
+from binlog2s3.status.from_bucket import Expected, look, look_all, read_expected
 from binlog2s3.status.model import (
     ChildStatus,
     DrillStatus,
@@ -31,6 +29,7 @@ from binlog2s3.status.model import (
     Status,
     Trouble,
     UploadStatus,
+    document,
     drill_of,
     latest_of,
 )

@@ -23,9 +23,8 @@ from binlog2s3.errors import ConfigError, SpoolError
 from binlog2s3.status import ask as client
 from binlog2s3.status import http as endpoint
 from binlog2s3.status.ask import SOCKET, Unanswered
-from binlog2s3.status.document import document
 from binlog2s3.status.http import CONNECTIONS, STALE_SECONDS, Listener, applications
-from binlog2s3.status.model import Lag, Status, Trouble
+from binlog2s3.status.model import Lag, Status, Trouble, document
 from binlog2s3.status.page import ReportPage
 from tests.waiting import wait_until
 

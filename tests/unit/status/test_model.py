@@ -11,7 +11,6 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.writers import Position, WriterState
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.status import model as module
-from binlog2s3.status.document import document, from_document, without_gtids
 from binlog2s3.status.lag import (
     counted,
     lag_bytes,
@@ -25,8 +24,11 @@ from binlog2s3.status.model import (
     Purge,
     Status,
     Vitals,
+    document,
+    from_document,
     history_of,
     judge,
+    without_gtids,
 )
 from tests.documents import LINEAGE, TIME, UUID, like, parent_of
 from tests.unit.status import test_metrics as metrics

@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from binlog2s3.output import Plain
 from binlog2s3.status.ask import ask_health
-from binlog2s3.status.document import document, from_document
 from binlog2s3.status.http import Listener, applications
 from binlog2s3.status.metrics import registry_of
 from binlog2s3.status.model import (
@@ -29,6 +28,8 @@ from binlog2s3.status.model import (
     Status,
     Trouble,
     WriterStatus,
+    document,
+    from_document,
     urgency,
 )
 from binlog2s3.status.nagios import CODES, Thresholds, verdict, verdict_of_all

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from binlog2s3.config.values import SpoolLimits
 from binlog2s3.stream.spool import Spool
 from tests.memory_store import MemoryStore
 from tests.streamer import World
@@ -14,7 +15,7 @@ from tests.streamer import World
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Spool]:
     """A spool that nobody has used."""
-    with closing(Spool(tmp_path / "new" / "spool")) as made:
+    with closing(Spool(tmp_path / "new" / "spool", SpoolLimits(min_free_bytes=0))) as made:
         yield made
 
 

@@ -8,7 +8,8 @@ import pytest
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
 from binlog2s3.archive.parts import MAX_PARTS, Grid, Part
 from binlog2s3.store.contract import PartInfo
-from binlog2s3.stream.actions import (
+from binlog2s3.stream.decide import Limits, Observed, decide
+from binlog2s3.stream.job import (
     Action,
     Clear,
     Compare,
@@ -27,7 +28,6 @@ from binlog2s3.stream.actions import (
     TakeUp,
     Verify,
 )
-from binlog2s3.stream.decide import Limits, Observed, decide
 from binlog2s3.stream.remote import Held
 from binlog2s3.stream.tail import is_closed
 

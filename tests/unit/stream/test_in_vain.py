@@ -1,11 +1,11 @@
-"""How often a body that the store refuses goes over the network: see `upload_counts.InVain`."""
+"""How often a body that the store refuses goes over the network: see `job.InVain`."""
 
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.stream.upload_counts import InVain
+from binlog2s3.stream.job import InVain
 
 MIB = 1 << 20
 HOUR = 3600.0

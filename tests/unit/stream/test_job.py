@@ -8,7 +8,7 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.parts import Grid
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.store.contract import PartInfo
-from binlog2s3.stream.actions import (
+from binlog2s3.stream.job import (
     Action,
     Clear,
     Compare,
@@ -17,12 +17,12 @@ from binlog2s3.stream.actions import (
     CreateUpload,
     DeleteChunks,
     Flush,
+    Job,
     Look,
     PutChunk,
     PutPart,
     TakeUp,
 )
-from binlog2s3.stream.job import Job
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, LAYOUT, LINEAGE, Streamer, World
 

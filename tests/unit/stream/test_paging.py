@@ -11,7 +11,7 @@ from binlog2s3.archive.pages import SPAN, Page, build, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.store.contract import Body, ObjectInfo
 from binlog2s3.stream.paging import Pager, put_missing
-from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.waiting import Stop
 from tests.documents import ID, LINEAGE, NAME
 from tests.memory_store import MemoryStore
 from tests.paged import LAYOUT, entries_of, index_of, lineage_in, pages_of

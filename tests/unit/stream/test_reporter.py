@@ -18,13 +18,13 @@ from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededErro
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Purge, Status, Totals, UploadStatus
 from binlog2s3.stream.board import Board
+from binlog2s3.stream.job import Failing
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse, Reporter
-from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import SourceState
 from binlog2s3.stream.spool import Room
-from binlog2s3.stream.upload_counts import Counts, Failing
-from binlog2s3.stream.uploader import Stock
+from binlog2s3.stream.uploader import Counts, Stock
+from binlog2s3.stream.waiting import Stop
 from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID, like
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
@@ -134,7 +134,7 @@ class Parts:
         self.counts.failed(error)
         self.pulse.failed(now)
 
-    def _room(self, _: object) -> Room:
+    def _room(self) -> Room:
         if isinstance(self.disk, SpoolError):
             raise self.disk
         return self.disk

@@ -17,6 +17,7 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
+from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import (
     DamageError,
     ElsewhereError,
@@ -328,7 +329,7 @@ def begun(tmp_path: Path, store: MemoryStore, source: Source, *, spooled: bool =
             position=4,
             lineage=LINEAGE,
         )
-        with closing(Spool(tmp_path)) as spool:
+        with closing(Spool(tmp_path, SpoolLimits(min_free_bytes=0))) as spool:
             run = spool.begin(facts)
             for name in (FIRST, SECOND):
                 (run.directory / str(name)).write_bytes(shown.data(name))

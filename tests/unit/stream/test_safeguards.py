@@ -47,21 +47,17 @@ from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
-from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWhole
-from binlog2s3.stream.archive_end import known_end_of
-from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, unservable
+from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, known_end_of, unservable
+from binlog2s3.stream.job import Action, Complete, CopyPart, Coverage, PutEntry, PutWhole
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Doubt, NextRun
-from binlog2s3.stream.retry import delay
 from binlog2s3.stream.run import Event, Memory, Run, Runs, State
-from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import Spool, SpoolRun
-from binlog2s3.stream.start import PROBE, find
-from binlog2s3.stream.startup import Startup
+from binlog2s3.stream.spool import PROBE, Spool, SpoolRun
+from binlog2s3.stream.start import Startup, find
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import backoff
-from binlog2s3.stream.watermark import Coverage
+from binlog2s3.stream.waiting import Stop, delay
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT

@@ -10,8 +10,8 @@ import pytest
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.source_watch import Watch
+from binlog2s3.stream.waiting import Periodic, Stop
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.unit.stream.builders import name, rows
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError
-from binlog2s3.stream.spool import Room, RunFacts, Spool, SpoolRun, default_min_free
+from binlog2s3.stream.spool import Room, RunFacts, Spool, SpoolRun, default_min_free, room_of
 from tests.binlog_writer import BinlogWriter
 
 FACTS = RunFacts(
@@ -274,7 +274,7 @@ def test_a_spool_that_vanishes_is_an_error(spool: Spool) -> None:
         run.files()
     shutil.rmtree(spool.directory)
     with pytest.raises(SpoolError, match="no such file or directory"):
-        spool.room(SpoolLimits())
+        spool.room()
 
 
 def test_what_is_foreign_is_left_alone(spool: Spool) -> None:
@@ -388,14 +388,20 @@ def test_room_of_a_spool(spool: Spool) -> None:
     spool.sync()
     space = os.statvfs(spool.directory)
     size = space.f_blocks * space.f_frsize
-    room = spool.room(SpoolLimits(max_bytes=300_001, min_free_bytes=0))
+    room = room_of(spool.directory, SpoolLimits(max_bytes=300_001, min_free_bytes=2 << 20))
     assert room.used == on_disk(*run.files().values())
     assert 0 < room.free <= size
-    assert (room.max_bytes, room.min_free) == (300_001, 0)
-    room = spool.room(SpoolLimits())
+    assert (room.max_bytes, room.min_free) == (300_001, 2 << 20)
+    room = room_of(spool.directory, SpoolLimits())
     assert (room.max_bytes, room.min_free) == (None, default_min_free(size))
     spool.discard(run)
-    assert spool.room(SpoolLimits()).used == 0
+    assert spool.room().used == 0
+
+
+@pytest.mark.parametrize("asked", [0, 100])
+def test_some_room_is_kept_whatever_was_asked_for(spool: Spool, asked: int) -> None:
+    """On a full disk mysqlbinlog leaves holes in its file."""
+    assert room_of(spool.directory, SpoolLimits(min_free_bytes=asked)).min_free == 1 << 20
 
 
 GIB = 1 << 30

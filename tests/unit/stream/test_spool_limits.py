@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.tail import Overlap
 
 MIB = 1 << 20
-LIMITS = SpoolLimits(max_bytes=10 * MIB, min_free_bytes=2 * MIB)
 
 
 class Disk:
@@ -24,17 +22,14 @@ class Disk:
         self.used = used
         self.free = free
         self.asked: list[int] = []
-        self.limits: SpoolLimits | None = None
 
-    def room(self, limits: SpoolLimits, passing: int = 0) -> Room:
-        self.limits = limits
+    def room(self, passing: int = 0) -> Room:
         self.asked.append(passing)
-        assert limits.min_free_bytes is not None
         return Room(
             used=max(0, self.used - passing),
             free=self.free,
-            max_bytes=limits.max_bytes,
-            min_free=limits.min_free_bytes,
+            max_bytes=10 * MIB,
+            min_free=2 * MIB,
         )
 
 
@@ -67,9 +62,9 @@ def tailer(size: int = 0, position: int = 0) -> Any:
     )
 
 
-def make(disk: Disk, limits: SpoolLimits = LIMITS) -> tuple[Pressure, Presses]:
+def make(disk: Disk) -> tuple[Pressure, Presses]:
     presses = Presses()
-    return Pressure(limits, disk, presses, presses), presses  # type: ignore[arg-type]
+    return Pressure(disk, presses, presses), presses  # type: ignore[arg-type]
 
 
 def stops(pressure: Pressure, child: Child, reads: int = 0, **tail: int) -> tuple[bool, int]:
@@ -113,13 +108,6 @@ def test_an_event_that_is_not_whole_does_not_count() -> None:
     assert stops(pressure, child, size=MIB, position=7 * MIB) == (False, 0)
     assert disk.asked == [6 * MIB]
     assert child.held == []
-
-
-@pytest.mark.parametrize("asked", [0, 100])
-def test_some_room_is_kept_whatever_was_asked_for(asked: int) -> None:
-    """On a full disk mysqlbinlog leaves holes in its file."""
-    pressure, _ = make(Disk(free=MIB - 1), SpoolLimits(max_bytes=None, min_free_bytes=asked))
-    assert stops(pressure, Child()) == (True, 0)
 
 
 def test_with_room_there_is_nothing_to_relieve() -> None:

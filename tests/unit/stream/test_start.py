@@ -21,11 +21,10 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError, SpoolError
-from binlog2s3.stream.archive_end import archive_end, known_end_of, known_end_of_archive
-from binlog2s3.stream.continuation import KnownEnd
-from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun, check_spool
+from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
+from binlog2s3.stream.continuation import KnownEnd, known_end_of
+from binlog2s3.stream.spool import PROBE, RunFacts, Spool, SpoolRun, check_spool
 from binlog2s3.stream.start import (
-    PROBE,
     adopt,
     current_end,
     find,
@@ -818,7 +817,6 @@ def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) 
     put_run(spool, {1: b"x"}, lineage=PROBE)
     found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
     assert found.lineage == later
-    assert [lineage.id for lineage in found.lineages] == [first.id, later.id]
     assert [(track.name, track.size) for track in found.tracks] == [(name(1), len(other.data))]
     ((end, tracks),) = found.left_behind
     assert (end.lineage, [track.size for track in tracks]) == (first, [len(one.data)])

@@ -1,6 +1,7 @@
 """What the service manager is told, over a real socket."""
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from binlog2s3.errors import StoreError
 from binlog2s3.status.model import Lag, SourceStatus, State, Status, Trouble
 from binlog2s3.stream import systemd as notify
 from binlog2s3.stream.systemd import Alive, Notifier, attend, line, of_environment
+from binlog2s3.stream.waiting import Stop
 from tests.ear import Ear
 from tests.waiting import wait_until
 
@@ -227,7 +229,7 @@ def test_a_step_feeds_while_it_does_something(ear: Ear) -> None:
             end.set()
         return False
 
-    found = attend(lambda: busy(end), threading.Event(), notifier, waits)
+    found = attend(lambda: busy(end), Stop(), notifier, waits)
     assert found == "done"
     assert ear.lines("WATCHDOG").count("1") >= 3
     assert not is_ready(notifier) or time.monotonic() - begun > notify._READY_SECONDS
@@ -247,7 +249,7 @@ def test_a_step_that_waits_is_ready(ear: Ear) -> None:
         return True
 
     with pytest.raises(StoreError, match="denied"):
-        attend(wait, threading.Event(), notifier, waits)
+        attend(wait, Stop(), notifier, waits)
 
 
 def test_a_step_that_hangs_is_not_fed(ear: Ear) -> None:
@@ -270,15 +272,15 @@ def test_a_step_that_hangs_is_not_fed(ear: Ear) -> None:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    attend(end.wait, threading.Event(), notifier, lambda: False, still_seconds=0.5)
+    attend(end.wait, Stop(), notifier, lambda: False, still_seconds=0.5)
     watching.join()
     assert still.is_set()
 
 
 def test_a_step_that_cannot_be_interrupted_is_left(ear: Ear) -> None:
     """After a signal it has its time, and no more: the process must end within 10 s."""
-    stop, end = threading.Event(), threading.Event()
-    stop.set()
+    stop, end = Stop(), threading.Event()
+    stop.event.set()
     notifier = Notifier(ear.address)
     assert attend(lambda: end.wait(200), stop, notifier, lambda: False, leave_seconds=0.2) is None
     assert not end.is_set()
@@ -288,8 +290,8 @@ def test_a_step_that_cannot_be_interrupted_is_left(ear: Ear) -> None:
 
 def test_a_step_that_ends_after_a_signal(ear: Ear) -> None:
     """What it has done is told to whoever attends, and what it raises."""
-    stop = threading.Event()
-    stop.set()
+    stop = Stop()
+    stop.event.set()
     assert attend(lambda: "found", stop, Notifier(ear.address), lambda: False) == "found"
 
     def fail() -> None:
@@ -297,6 +299,8 @@ def test_a_step_that_ends_after_a_signal(ear: Ear) -> None:
 
     with pytest.raises(StoreError, match="stopped"):
         attend(fail, stop, Notifier(), lambda: False)
+    stop.signal = signal.SIGTERM  # which made it fail: the process has not
+    assert attend(fail, stop, Notifier(), lambda: False) is None
 
 
 @pytest.mark.parametrize(("late", "fed"), [(500.0, True), (1100.0, False)])

@@ -20,15 +20,16 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
+from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import ObjectInfo
-from binlog2s3.stream.actions import Look
 from binlog2s3.stream.continuation import KnownEnd
-from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.job import Look
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Tracking
+from binlog2s3.stream.waiting import Stop
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
@@ -60,7 +61,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.store = MemoryStore(min_part_bytes=1)
-        self.spool = Spool(directory)
+        self.spool = Spool(directory, SpoolLimits(min_free_bytes=0))
         self.looks = 0
         self.told: list[datetime] = []
         self.turns: list[tuple[str, int]] = []

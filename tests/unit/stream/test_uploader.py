@@ -13,7 +13,9 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError, TakenError
 from binlog2s3.store.contract import Body, ObjectInfo, ObjectVersion, PartInfo
-from binlog2s3.stream.actions import (
+from binlog2s3.stream.archive_end import archive_end
+from binlog2s3.stream.job import (
+    AT_A_TIME,
     Action,
     Complete,
     CopyPart,
@@ -22,9 +24,8 @@ from binlog2s3.stream.actions import (
     PutChunk,
     PutPart,
     PutWhole,
+    UploadPace,
 )
-from binlog2s3.stream.archive_end import archive_end
-from binlog2s3.stream.upload_counts import AT_A_TIME, UploadPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World, freed_before
 

@@ -17,10 +17,9 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, SupersededError
 from binlog2s3.store.contract import ObjectInfo
-from binlog2s3.stream.plants import Plants
-from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.remote import Plants
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.upload_counts import Counts
+from binlog2s3.stream.waiting import Stop
 from binlog2s3.stream.writer import Vacancy, Writer, new_token
 from tests.documents import BEAT, ID
 from tests.memory_store import MemoryStore
@@ -38,7 +37,7 @@ def put(store: MemoryStore, beat: Heartbeat) -> ObjectInfo:
 
 def writer(store: MemoryStore, spool: Spool) -> Writer:
     """One that has nothing to tell."""
-    plants = Plants(store, LAYOUT, Counts())
+    plants = Plants(store, LAYOUT)
     return Writer(
         store=store,
         layout=LAYOUT,

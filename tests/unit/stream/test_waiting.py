@@ -1,16 +1,24 @@
-"""What ends the streamer's threads: a signal wherever it comes, an end that is said, an error."""
+"""What ends the streamer's threads: a signal wherever it comes, an end that is said, an error.
+
+And what cannot be answered now is asked again: until when, and which errors are waited for.
+"""
 
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 
-from binlog2s3.stream.shutdown import Periodic
+import pytest
+
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, SourceError, StoreError
+from binlog2s3.stream.waiting import Periodic, wait_for
+from tests.process import Clock
 from tests.waiting import wait_until
 
 _INTERRUPTED = """\
 import signal
-from binlog2s3.stream.shutdown import Signals
+from binlog2s3.stream.waiting import Signals
 
 stop, woken = Signals().stop, []
 stop.wake = lambda: woken.append(1)
@@ -24,7 +32,7 @@ print(stop.status)
 
 _AGAIN = """\
 import signal
-from binlog2s3.stream.shutdown import Signals
+from binlog2s3.stream.waiting import Signals
 
 stop = Signals().stop
 signal.raise_signal(signal.SIGTERM)
@@ -34,7 +42,7 @@ signal.raise_signal(signal.SIGINT)
 _NOHUP = """\
 import signal
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from binlog2s3.stream.shutdown import Signals
+from binlog2s3.stream.waiting import Signals
 
 stop = Signals().stop
 signal.raise_signal(signal.SIGHUP)
@@ -46,7 +54,7 @@ print(stop.event.wait(60))
 _RENEWED = """\
 import signal
 from binlog2s3.errors import SupersededError
-from binlog2s3.stream.shutdown import Signals
+from binlog2s3.stream.waiting import Signals
 
 signals = Signals()
 first = signals.stop
@@ -122,3 +130,45 @@ def test_a_step_that_fails_is_the_last() -> None:
         lambda: "defect" not in {one.name for one in threading.enumerate()}, what="it to end"
     )
     assert (len(steps), done.is_set()) == (1, False)
+
+
+def answers(*outcomes: Exception | str) -> Callable[[], str]:
+    """A question that is answered with these, one after the other."""
+    left = list(outcomes)
+
+    def ask() -> str:
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return ask
+
+
+def passes(error: BaseException) -> bool:
+    return isinstance(error, SourceError | StoreError)
+
+
+def test_it_is_asked_until_there_is_an_answer() -> None:
+    """Later each time; whoever shows the status is told each error."""
+    stop, told, errors = Clock(0.0), list[BaseException](), [SourceError("a"), StoreError("b")]
+    assert wait_for(answers(*errors, "there"), stop, told.append, passes) == "there"
+    assert told == errors
+    assert 0 < stop.now < 10
+
+
+def test_what_waiting_cannot_mend_is_raised_at_once() -> None:
+    """Nobody is told to wait for it."""
+    stop, told = Clock(0.0), list[BaseException]()
+    with pytest.raises(ArchiveError, match="never"):
+        wait_for(answers(ArchiveError("never"), "there"), stop, told.append, passes)
+    assert (told, stop.now) == ([], 0.0)
+
+
+@pytest.mark.parametrize("error", [SourceError("away"), StoreError("away")])
+def test_a_stop_ends_the_wait(error: Binlog2s3Error) -> None:
+    """With the error that was waited for."""
+    stop = Clock(0.0)
+    with pytest.raises(type(error), match="away"):
+        wait_for(answers(error, error, error, "there"), stop, lambda _: stop.set(), passes)
+    assert stop.now < 10

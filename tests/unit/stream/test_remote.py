@@ -9,9 +9,8 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.errors import ForkError, StoreError, TakenError
 from binlog2s3.status.model import Vitals, judge
 from binlog2s3.store.contract import ObjectVersion
-from binlog2s3.stream.plants import Plants
+from binlog2s3.stream.remote import Plants
 from binlog2s3.stream.run import Memory
-from binlog2s3.stream.upload_counts import Counts
 from tests.documents import ENTRY, ID, LINEAGE, NAME, TIME
 from tests.memory_store import MemoryStore
 
@@ -43,14 +42,13 @@ def test_an_entry_is_hidden_by_what_came_after_the_one_before(
     store: MemoryStore, seconds: float, *, hides: bool
 ) -> None:
     """What is older is told and does no harm: readers do not take it."""
-    counts = Counts()
-    plants = Plants(store, LAYOUT, counts)
+    plants = Plants(store, LAYOUT)
     assert not plants.hide_entry(ENTRY_KEY)
-    assert counts.planted == frozenset()
+    assert plants.planted == frozenset()
     store.versions += [version(ENTRY_KEY, seconds), version(ENTRY_KEY, seconds + 1, None)]
     assert plants.hide_entry(ENTRY_KEY) == hides
-    assert counts.planted == {ENTRY_KEY}
-    (trouble,) = judge(Vitals(planted=tuple(counts.planted)))[1]
+    assert plants.planted == {ENTRY_KEY}
+    (trouble,) = judge(Vitals(planted=tuple(plants.planted)))[1]
     assert (trouble.code, trouble.level) == ("planted", "warning")
     assert ENTRY_KEY in trouble.text
 
@@ -58,32 +56,32 @@ def test_an_entry_is_hidden_by_what_came_after_the_one_before(
 def test_where_no_order_is_known_all_hides(store: MemoryStore) -> None:
     """The binlog before has no entry, or still has chunks."""
     store.versions = [version(ENTRY_KEY, -50)]
-    assert Plants(store, LAYOUT, Counts()).hide_entry(ENTRY_KEY)
+    assert Plants(store, LAYOUT).hide_entry(ENTRY_KEY)
     store.versions.append(version(LAYOUT.entry(ID, FIRST), 100))
-    assert not Plants(store, LAYOUT, Counts()).hide_entry(ENTRY_KEY)
+    assert not Plants(store, LAYOUT).hide_entry(ENTRY_KEY)
     store.put(f"{LAYOUT.chunks(ID, FIRST)}{0:016}-{4:016}-{0:016x}", b"1234")
-    assert Plants(store, LAYOUT, Counts()).hide_entry(ENTRY_KEY)
+    assert Plants(store, LAYOUT).hide_entry(ENTRY_KEY)
 
 
 def test_a_delete_marker_alone_hides_nothing(store: MemoryStore) -> None:
     """Somebody deleted what was never there."""
     store.versions.append(version(ENTRY_KEY, 150, None))
-    assert not Plants(store, LAYOUT, Counts()).hide_entry(ENTRY_KEY)
+    assert not Plants(store, LAYOUT).hide_entry(ENTRY_KEY)
 
 
 def test_turns_that_were_used_are_passed_over(store: MemoryStore) -> None:
     """Also those that were deleted; a foreign key has no number."""
-    counts = Counts()
     store.versions = [version(LAYOUT.turn(number), 1) for number in (1, 2, 4, 10**17)]
     store.versions.append(version(f"{LAYOUT.turns}x.json", 1))
-    assert Plants(store, LAYOUT, counts).turns(2) == {4, 10**17}
-    assert counts.planted == {LAYOUT.turn(4), LAYOUT.turn(10**17)}
+    plants = Plants(store, LAYOUT)
+    assert plants.turns(2) == {4, 10**17}
+    assert plants.planted == {LAYOUT.turn(4), LAYOUT.turn(10**17)}
 
 
 def test_a_lineage_that_somebody_began(store: MemoryStore) -> None:
     """Any key of it."""
     other = ID.replace("a1b2", "ffff")
-    plants = Plants(store, LAYOUT, Counts())
+    plants = Plants(store, LAYOUT)
     assert not plants.in_lineage(other)
     store.versions.append(version(LAYOUT.entry(other, NAME), 1))
     assert plants.in_lineage(other)
@@ -101,7 +99,7 @@ def test_who_may_not_list_versions_goes_on(
             raise StoreError(f"denied: {prefix}", transient=self.transient)
 
     denied = Denied()
-    plants = Plants(denied, LAYOUT, Counts())
+    plants = Plants(denied, LAYOUT)
     assert not plants.hide_entry(ENTRY_KEY)
     assert not plants.in_lineage(ID)
     assert caplog.text.count("not looked for") == 1
