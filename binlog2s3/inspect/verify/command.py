@@ -19,7 +19,7 @@ from binlog2s3.archive.codec import printed
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
@@ -84,7 +84,7 @@ class Verifier:
         """Check all of them."""
         config, began = self._config, self._outside.monotonic()
         report = Report(
-            target=url(config.s3),
+            target=config.s3.url,
             deep=config.deep,
             since_us=config.since.at_us if config.since else None,
             last=config.last,
@@ -165,7 +165,7 @@ class Verifier:
 
     def _nothing(self) -> ArchiveError:
         s3 = self._config.s3
-        return nothing_of(self._store, s3.prefix, self._config.source, url(s3))
+        return nothing_of(self._store, s3.prefix, self._config.source, s3.url)
 
 
 @contextmanager
