@@ -17,8 +17,7 @@ from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.events import CHECKSUM_SIZE, decode_format
-from binlog2s3.binlog.executed import Gathering
-from binlog2s3.binlog.gtid import GtidSet, mariadb_gtid
+from binlog2s3.binlog.gtid import Gathering, GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.binlog.walk import Begin, EventWalk

@@ -17,8 +17,7 @@ from binlog2s3.archive.documents import Lineage, SourceServer
 from binlog2s3.archive.facts import Facts, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, EventType, FormatEvent
-from binlog2s3.binlog.executed import Gathering, executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
+from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, MariadbGtidList, beyond
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids, NoPlaceError, places_of
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
@@ -245,7 +244,7 @@ class Directory:
         return Beginning(binlog=binlogs[found], offset=0, had=MysqlHad(have))
 
     def _purged(self, have: Gtids) -> NotServedError:
-        missing = executed(self._view.binlogs[0].before or have).beyond(have)
+        missing = beyond(self._view.binlogs[0].before or have, have)
         return NotServedError(
             "the replica is missing GTIDs that were executed before these binlogs begin: "
             f"{gtids_text(missing)}"
