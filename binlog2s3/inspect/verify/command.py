@@ -25,7 +25,7 @@ from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.inspect.verify.against_source import SourceComparison
-from binlog2s3.inspect.verify.report import BackupAnswer, Defect, Report
+from binlog2s3.inspect.verify.report import WORDS, BackupAnswer, Defect, Report
 from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import PrintedReport, print_report
 from binlog2s3.output import page_on
@@ -191,25 +191,6 @@ def _reading(size: int) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
-_ON_THE_WAY = frozenset(
-    {
-        "binlog-missing",
-        "object-missing",
-        "entry-unreadable",
-        "entry-lies",
-        "size",
-        "checksum",
-        "bytes",
-        "gtids",
-        "chunk-hole",
-        "chunk-disagrees",
-        "chunk-bytes",
-        "durable-missing",
-    }
-)
-"""Kinds of defects that a recovery hits, or must not trust."""
-
-
 def answer(
     snapshot: Snapshot,
     *,
@@ -259,7 +240,7 @@ def _met(plan: Plan, defects: Iterable[Defect]) -> str:
     met = [
         defect
         for defect in defects
-        if defect.kind in _ON_THE_WAY
+        if WORDS[defect.kind].is_on_the_way
         and not defect.repaired
         and (defect.lineage, defect.binlog) in way
     ]
