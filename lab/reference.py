@@ -152,7 +152,9 @@ def prune_option_table() -> str:
 def defect_table() -> str:
     """The kinds of defects that `verify` finds, a Markdown table."""
     rows = ["| kind | what it is | for a recovery | what to do |", "|---|---|---|---|"]
-    rows += [f"| `{kind}` | {' | '.join(words)} |" for kind, words in WORDS.items()]
+    rows += [
+        f"| `{kind}` | {said.what} | {said.follows} | {said.todo} |" for kind, said in WORDS.items()
+    ]
     return "\n".join(rows)
 
 

@@ -14,8 +14,7 @@ from binlog2s3.archive.documents import Lineage, Parent, SourceServer
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
-from binlog2s3.binlog.executed import gathered
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, joined
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, gathered, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.recover.model import Search

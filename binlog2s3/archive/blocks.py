@@ -288,7 +288,7 @@ def scanner_at(head: bytes, boundary: int) -> Scanner:
     made_up[_FLAGS_OFFSET] &= ~1
     if form.has_checksum:
         made_up[-CHECKSUM_SIZE:] = _SIZE.pack(zlib.crc32(made_up[:-CHECKSUM_SIZE]))
-    size = HEADER_SIZE + (CHECKSUM_SIZE if form.checksum == "crc32" else 0)
+    size = HEADER_SIZE + form.trailer
     kind = EventType.BINLOG_CHECKPOINT
     between = HEADER.pack(form.timestamp, kind, form.server_id, size, boundary % 2**32, 0)
     if form.checksum == "crc32":

@@ -24,7 +24,7 @@ from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of, sources
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import ListConfig, url
+from binlog2s3.config.bucket import ListConfig
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Advance, Workers, unseen
@@ -76,7 +76,7 @@ def gather(
     store: Store, config: ListConfig, workers: Workers, advance: Advance = unseen
 ) -> Listing:
     """List every source that is asked for. Raises ArchiveError if there is nothing."""
-    target = url(config.s3)
+    target = config.s3.url
     listing = Listing(target=target)
     names, foreign = [config.source or ""], list[str]()
     if not config.source:

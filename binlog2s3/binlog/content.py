@@ -26,7 +26,6 @@ from binlog2s3.binlog.compression import (
     mariadb_text,
 )
 from binlog2s3.binlog.events import (
-    CHECKSUM_SIZE,
     QUERIES,
     Buffer,
     EventType,
@@ -245,9 +244,8 @@ class ContentReader:
         self._looked_most = min(looked_most, LOOKED_MOST)
         self._on_statement = on_statement
         self._flavour = format_event.flavour
-        trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
         self._wanted = _WANTED_FOR_PHASES if only_phases else _WANTED
-        self._events = EventWalk(trailer, self._begin, wanted=self._wanted)
+        self._events = EventWalk(format_event.trailer, self._begin, wanted=self._wanted)
         self._is_lost = False
         self._is_inside = False
         self._compressed = False

@@ -152,6 +152,11 @@ class FormatEvent:
     created: int = 0
 
     @property
+    def trailer(self) -> int:
+        """The bytes of the checksum at the end of each event."""
+        return CHECKSUM_SIZE if self.checksum == "crc32" else 0
+
+    @property
     def gtid_events(self) -> bool:
         """Whether this server knows GTID events (MySQL from 5.6, MariaDB from 10.0)."""
         return self.version >= ((5, 6) if self.flavour == "mysql" else (10,))

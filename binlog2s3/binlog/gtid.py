@@ -405,3 +405,50 @@ def intersection(gtids: Gtids, others: Gtids) -> Gtids:
             {(d, s): n for d, s, n in gtids.gtids() if n <= last.get((d, s), -1)}
         )
     raise TypeError
+
+
+def beyond(gtids: Gtids, others: Gtids) -> str:
+    """Those that are not among the others, as text; "" if there are none.
+
+    Of MariaDB, those with a greater number than the others have of the same domain and server.
+    """
+    if isinstance(gtids, GtidSet):
+        return str(gtids - others) if isinstance(others, GtidSet) else ""
+    known = others if isinstance(others, MariadbGtidList) else MariadbGtidList()
+    return ",".join(
+        f"{domain}-{server}-{number}"
+        for domain, server, number in gtids.gtids()
+        if (there := known.number(domain, server)) is None or number > there
+    )
+
+
+class Gathering:
+    """Collects GTIDs in the scanner's form. It keeps runs of numbers, not every GTID."""
+
+    def __init__(self, flavour: Flavour) -> None:
+        self._mysql = GtidSetBuilder() if flavour == "mysql" else None
+        self._last: dict[tuple[int, int], int] = {}
+        self._newest: dict[int, int] = {}
+
+    def add(self, gtid: str) -> None:
+        """Add a GTID. MariaDB: the last one of each (domain, server) counts."""
+        if self._mysql is not None:
+            self._mysql.add(*mysql_gtid(gtid))
+            return
+        domain, server, sequence = mariadb_gtid(gtid)
+        self._last[domain, server] = sequence
+        self._newest[domain] = server
+
+    def build(self) -> Gtids:
+        """All of them so far; more can be added."""
+        if self._mysql is not None:
+            return self._mysql.build()
+        return MariadbGtidList(self._last, self._newest)
+
+
+def gathered(gtids: Iterable[str], flavour: Flavour) -> Gtids:
+    """These GTIDs, in the scanner's form, as one value."""
+    gathering = Gathering(flavour)
+    for gtid in gtids:
+        gathering.add(gtid)
+    return gathering.build()

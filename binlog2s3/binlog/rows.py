@@ -97,9 +97,8 @@ class RowsBinlog:
         `wants` chooses by the kind of change and the table. `on_event` is called before the event
         is written.
         """
-        trailer = CHECKSUM_SIZE if form.checksum == "crc32" else 0
         self._flavour = form.flavour
-        self._events = EventWalk(trailer, self._begin, wanted=_WANTED)
+        self._events = EventWalk(form.trailer, self._begin, wanted=_WANTED)
         self._wants = wants
         self._on_event = on_event
         self._write = write

@@ -22,7 +22,6 @@ import struct
 import zlib
 
 from binlog2s3.binlog.events import (
-    CHECKSUM_SIZE,
     HEADER,
     HEADER_SIZE,
     IN_USE_FLAG,
@@ -362,7 +361,7 @@ class Scanner:
             if zlib.crc32(cleared) != CRC_RESIDUE:
                 raise self._damaged(f"wrong CRC32 (format event, {self._size} bytes)")
         self.formats.append(decoded)
-        self._trailer = CHECKSUM_SIZE if decoded.checksum == "crc32" else 0
+        self._trailer = decoded.trailer
         self._boundaries.gtid_events = decoded.gtid_events
 
     def _take_fact(self, event_type: int, at: int, end: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from binlog2s3.archive.codec import printed
 from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
@@ -222,8 +222,8 @@ class StatusSource:
         config = self._config
         if config.source is not None and status.source != config.source:
             return f"{config.spool} is the spool of source {status.source}, not {config.source}"
-        if config.s3 is not None and status.target != url(config.s3):
-            return f"{config.spool} is streamed to {status.target}, not to {url(config.s3)}"
+        if config.s3 is not None and status.target != config.s3.url:
+            return f"{config.spool} is streamed to {status.target}, not to {config.s3.url}"
         return ""
 
     def _look_at_one(self, silent: Unanswered | None) -> Observation:
@@ -232,7 +232,7 @@ class StatusSource:
         config = self._config
         assert config.s3 is not None  # noqa: S101 - `STATUS` or _ask has checked it
         assert config.source is not None  # noqa: S101
-        store, where = self._opened(config.s3), url(config.s3)
+        store, where = self._opened(config.s3), config.s3.url
         now = self._outside.now()
         status = look(store, config.s3.prefix, config.source, where, now=now, silent=silent)
         return Observation(statuses=(status,), target=where, why=str(silent or ""))
@@ -242,7 +242,7 @@ class StatusSource:
 
         config = self._config
         assert config.s3 is not None  # noqa: S101 - `STATUS` has checked it
-        store, where = self._opened(config.s3), url(config.s3)
+        store, where = self._opened(config.s3), config.s3.url
         now = self._outside.now()
         prefix, workers = config.s3.prefix, self._threads(config.s3)
         found = look_all(store, prefix, where, workers, now=now, expect=self._expected)

@@ -1,30 +1,38 @@
 """The options of `backup`, and one frozen `BackupConfig` of them."""
 
 import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import FromLineage, reading
+from binlog2s3.config.bucket import (
+    BACKUP_FORMS,
+    WRITING,
+    AsJson,
+    FromLineage,
+    of_source,
+    reading,
+)
 from binlog2s3.config.given import (
     CommandOptions,
     Given,
-    contradiction,
+    excludes,
+    exclusive,
     file_problems,
+    needs,
+    pair,
     path_problems,
 )
-from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.points import Moment
 from binlog2s3.config.values import (
     BY_NAME,
-    MYSQL_OPTIONS,
+    LOGIN_OPTIONS,
     MysqlConfig,
     S3Config,
     login_problems,
-    s3_of,
     server_of,
 )
 
@@ -64,6 +72,7 @@ class BackupConfig:
             "COMMAND",
             "run: another program and its arguments, without a shell, that writes one base backup "
             "to its standard output. {defaults_file} is replaced by an option file with the login.",
+            "command",
         ),
     ] = None
     position_from: Annotated[
@@ -77,9 +86,7 @@ class BackupConfig:
         Path | None,
         Option(
             "PATH",
-            "add: the base backup itself, which contains its position: a dump of mysqldump; or the "
-            "directory of xtrabackup, mariabackup, mydumper or MySQL Shell, or the file in it that "
-            "has the position.",
+            f"add: the base backup itself, which contains its position: {BACKUP_FORMS}",
         ),
     ] = None
     gtid_set: Annotated[
@@ -127,19 +134,17 @@ class BackupConfig:
         ),
     ] = None
     yes: Annotated[bool, Option("", "remove: do not ask.")] = False
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    as_json: AsJson = False
 
 
 BACKUP_OPTIONS = options_of(BackupConfig)
 """Those that only `backup` has."""
-_WRITING = tuple(BY_NAME[name] for name in ("sse", "sse-kms-key-id", "object-lock"))
 _STORING = tuple(BY_NAME[name] for name in ("storage-class", "checksum", "max-bandwidth"))
-_SERVER = tuple(o for o in MYSQL_OPTIONS if o.field not in ("mysqlbinlog", "server_id"))
 _SHARED = (
     *reading("Server in the bucket whose base backups these are."),
-    *_WRITING,
+    *WRITING,
     *_STORING,
-    *_SERVER,
+    *LOGIN_OPTIONS,
 )
 _FOR_RUN = ("tool", "program", "tool-option", "command", "position-from", "no-compress")
 _FOR_BOTH = ("label", "wait")
@@ -158,35 +163,22 @@ _SHORT = frozenset("BTXdfnrtw")
 """Options by which a tool backs up a part of the server, says less of it, or writes elsewhere."""
 
 
-def _config(values: Mapping[str, Any]) -> BackupConfig:
+def _server(values: Mapping[str, Any]) -> MysqlConfig | None:
     has_login = values.get("mysql-user") or values.get("mysql-defaults-file")
-    return fill(
-        BackupConfig,
-        BACKUP_OPTIONS,
-        values,
-        s3=s3_of(values),
-        source=values["source"],
-        server=server_of(values, _SERVER) if has_login else None,
-    )
+    return server_of(values, LOGIN_OPTIONS) if has_login else None
 
 
 def _add_problems(given: Given) -> Iterable[str]:
     ends = [name for name in _ENDS if given.has(name)]
     if not ends and not given.wrong.intersection(_ENDS):
         yield "where the base backup ends is missing: --from-backup, --gtid-set or --binlog"
-    if given.has("from-backup"):
-        for name in ("gtid-set", "binlog"):
-            if given.has(name):
-                yield contradiction(given, "from-backup", name, "give one of them")
+    yield from excludes(given, "from-backup", ("gtid-set", "binlog"), "give one of them")
     yield from path_problems(given, "from-backup")
     yield from _not_asked(given)
     yield from _only_for(given, "run", _FOR_RUN)
-    if given.has("accept") and given.is_missing("from-backup"):
-        yield f"{given.called('accept')} needs --from-backup"
+    yield from needs(given, "accept", "from-backup")
     yield from _too_long(given)
-    for one, other in (("binlog", "position"), ("position", "binlog")):
-        if given.has(one) and given.is_missing(other):
-            yield f"{given.called(one)} needs --{other}"
+    yield from pair(given, "binlog", "position")
 
 
 def _too_long(given: Given) -> Iterable[str]:
@@ -204,15 +196,12 @@ def _only_for(given: Given, action: Action, names: Iterable[str]) -> Iterable[st
 def _run_problems(given: Given) -> Iterable[str]:
     if given.is_missing("tool") and given.is_missing("command"):
         yield "what makes the base backup is missing: --tool or --command"
-    if given.has("tool") and given.has("command"):
-        yield contradiction(given, "tool", "command", "give one of them")
-    if given.has("command"):
-        yield from _command_problems(given)
-    else:
+    yield from exclusive(given, ("tool", "command"))
+    yield from pair(given, "command", "position-from")
+    if given.is_missing("command"):
         yield from login_problems(given, "mysql")
-        yield from _only_with(given, "position-from", "command")
     for name in ("program", "tool-option"):
-        yield from _only_with(given, name, "tool")
+        yield from needs(given, name, "tool")
     for option in given.values.get("tool-option") or ():
         if not option.startswith("-"):
             yield f"{given.called('tool-option')} {option}: it must begin with -"
@@ -229,7 +218,7 @@ def _run_problems(given: Given) -> Iterable[str]:
     own = {*_FOR_RUN, *_FOR_BOTH, "json"}
     yield from _only_for(given, "add", [o.name for o in BACKUP_OPTIONS if o.name not in own])
     yield from _too_long(given)
-    yield from file_problems(given, _SERVER)
+    yield from file_problems(given, LOGIN_OPTIONS)
 
 
 def _letters(option: str) -> str:
@@ -262,23 +251,6 @@ def _is_partial(option: str) -> bool:
     return any(one.startswith(name) for one in _PARTIAL)
 
 
-def _command_problems(given: Given) -> Iterable[str]:
-    try:
-        words = shlex.split(given.values["command"])
-    except ValueError as error:
-        yield f"{given.called('command')}: {error}"
-    else:
-        if not words:
-            yield f"{given.called('command')} is empty"
-    if given.is_missing("position-from"):
-        yield f"{given.called('command')} needs --position-from"
-
-
-def _only_with(given: Given, name: str, other: str) -> Iterable[str]:
-    if given.wants(name) and given.is_missing(other):
-        yield f"{given.called(name)} needs --{other}"
-
-
 def _not_asked(given: Given) -> Iterable[str]:
     if given.wants("yes"):
         yield f"{given.called('yes')} is for `backup remove`"
@@ -295,11 +267,15 @@ def _list_problems(given: Given) -> Iterable[str]:
     yield from _not_asked(given)
 
 
-_ALL = (*_SHARED, *BACKUP_OPTIONS)
+_PROBLEMS: Mapping[Action, Callable[[Given], Iterable[str]]] = {
+    "add": _add_problems,
+    "run": _run_problems,
+    "list": _list_problems,
+    "get": _list_problems,
+    "remove": _remove_problems,
+}
+_config = of_source(BackupConfig, BACKUP_OPTIONS, server=_server)
 BACKUP: Mapping[Action, CommandOptions[BackupConfig]] = {
-    "add": CommandOptions(_ALL, _add_problems, _config),
-    "run": CommandOptions(_ALL, _run_problems, _config),
-    "list": CommandOptions(_ALL, _list_problems, _config),
-    "get": CommandOptions(_ALL, _list_problems, _config),
-    "remove": CommandOptions(_ALL, _remove_problems, _config),
+    action: CommandOptions((*_SHARED, *BACKUP_OPTIONS), problems, _config)
+    for action, problems in _PROBLEMS.items()
 }

@@ -1,20 +1,29 @@
 """What a command needs to reach the bucket: the settings of its store; the options of `list`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from binlog2s3.config.given import CommandOptions
-from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.options import Made, Option, fill, options_of
 from binlog2s3.config.points import Moment
 from binlog2s3.config.values import BY_NAME, S3Config, s3_of
-from binlog2s3.store.contract import StoreConfig
+from binlog2s3.store.contract import Picks, StoreConfig
 
 FromLineage = Annotated[
     str | None,
     Option("ID", "Lineage of the base backup, if several lineages have its position or its GTIDs."),
 ]
 """The option --from-lineage of the commands that take a base backup."""
+AsJson = Annotated[bool, Option("", "Print one JSON document.", name="json")]
+DryRun = Annotated[bool, Option("", "Show the plan, and change nothing.")]
+BACKUP_FORMS = (
+    "a dump of mysqldump; or the directory of xtrabackup, mariabackup, mydumper or MySQL Shell, or "
+    "the file in it that has the position."
+)
+"""For help: the base backups that say themselves where they end."""
+WRITING = tuple(BY_NAME[name] for name in ("sse", "sse-kms-key-id", "object-lock"))
+"""The options of a command that writes documents."""
 _READING = (
     "endpoint-url",
     "region",
@@ -63,34 +72,33 @@ def reading(source: str, *, required: bool = True, otherwise: str = "") -> tuple
     )
 
 
+def of_source(
+    config: Callable[..., Made],
+    options: Iterable[Option],
+    **more: Callable[[Mapping[str, Any]], object],
+) -> Callable[[Mapping[str, Any]], Made]:
+    """What makes the config of a command that reads one source, or all: see `CommandOptions.make`.
+
+    It has the fields `s3` and `source`, those of the options, and those that `more` makes.
+    """
+    own = tuple(options)
+
+    def make(values: Mapping[str, Any]) -> Made:
+        made = {field: of(values) for field, of in more.items()}
+        return fill(config, own, values, s3=s3_of(values), source=values.get("source"), **made)
+
+    return make
+
+
 def reading_words(s3: S3Config, source: str) -> list[str]:
     """The options of `reading`, as words of a command line that say the same as this config."""
-    words = ["--source", source, "--s3-url", url(s3)]
+    words = ["--source", source, "--s3-url", s3.url]
     for name in _READING:
         option = BY_NAME[name]
         value = getattr(s3, option.field)
         if value is not None:
             words += [f"--{name}", str(value)]
     return words
-
-
-def for_streaming(s3: S3Config) -> StoreConfig:
-    """The store's settings for a command that writes the archive."""
-    return StoreConfig(
-        bucket=s3.bucket,
-        endpoint_url=s3.endpoint_url,
-        region=s3.region,
-        addressing_style=s3.addressing_style,
-        profile=s3.profile,
-        expected_bucket_owner=s3.expected_bucket_owner,
-        storage_class=s3.storage_class,
-        sse=s3.sse,
-        sse_kms_key_id=s3.sse_kms_key_id,
-        checksum=s3.checksum,
-        object_lock=s3.object_lock,
-        concurrency=s3.concurrency,
-        max_bandwidth=s3.max_bandwidth,
-    )
 
 
 def for_reading(s3: S3Config) -> StoreConfig:
@@ -137,9 +145,9 @@ def for_storing(s3: S3Config) -> StoreConfig:
     )
 
 
-def url(s3: S3Config) -> str:
-    """Where the archive is: s3://bucket/prefix."""
-    return f"s3://{s3.bucket}/{s3.prefix}".rstrip("/")
+def for_streaming(s3: S3Config) -> StoreConfig:
+    """The same for a command that writes the archive, and reads what the bucket has now."""
+    return replace(for_storing(s3), written_once="", picks=Picks(), concurrency=s3.concurrency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +157,12 @@ class ListConfig:
     s3: S3Config
     source: str | None = None
     lineage: Annotated[str | None, Option("ID", "Only this lineage.")] = None
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    as_json: AsJson = False
 
 
 _OWN = options_of(ListConfig)
-
-
-def _config(values: Mapping[str, Any]) -> ListConfig:
-    return fill(ListConfig, _OWN, values, s3=s3_of(values), source=values.get("source"))
-
-
 LIST = CommandOptions(
     (*reading("Only this source.", required=False, otherwise="all below the prefix"), *_OWN),
     lambda _: (),
-    _config,
+    of_source(ListConfig, _OWN),
 )

@@ -3,19 +3,18 @@
 How a backup is restored is said by the options that `restore` has, too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from binlog2s3.config.bucket import reading
+from binlog2s3.config.bucket import WRITING, of_source, reading
 from binlog2s3.config.given import CommandOptions, Given, file_problems, path_problems
 from binlog2s3.config.goal import RecoveryGoal
-from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.config.points import Moment
 from binlog2s3.config.restore import Restoring, restoring_problems
-from binlog2s3.config.values import BY_NAME, s3_of
 
 IoClass = Literal["idle", "best-effort", "none"]
 
@@ -68,12 +67,7 @@ class DrillConfig(Restoring):
 
 DRILL_OPTIONS = options_of(DrillConfig)
 """Those that only `drill` has."""
-_WRITING = tuple(BY_NAME[name] for name in ("sse", "sse-kms-key-id", "object-lock"))
-_SHARED = (*reading("Server in the bucket whose recovery is proved."), *_WRITING)
-
-
-def _config(values: Mapping[str, Any]) -> DrillConfig:
-    return fill(DrillConfig, DRILL_OPTIONS, values, s3=s3_of(values), source=values["source"])
+_SHARED = (*reading("Server in the bucket whose recovery is proved."), *WRITING)
 
 
 def _problems(given: Given) -> Iterable[str]:
@@ -82,4 +76,4 @@ def _problems(given: Given) -> Iterable[str]:
     yield from file_problems(given, DRILL_OPTIONS)
 
 
-DRILL = CommandOptions((*_SHARED, *DRILL_OPTIONS), _problems, _config)
+DRILL = CommandOptions((*_SHARED, *DRILL_OPTIONS), _problems, of_source(DrillConfig, DRILL_OPTIONS))

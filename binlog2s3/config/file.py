@@ -94,19 +94,10 @@ _EXAMPLES: Mapping[str, Value] = {
     "sse": "aws:kms",
     "sse-kms-key-id": "alias/binlogs",
     "object-lock": "GOVERNANCE:30d",
-    "target-host": "127.0.0.1",
-    "target-port": 3306,
-    "target-socket": "/run/mysqld/mysqld.sock",
     "target-user": "root",
     "target-password-file": "/etc/binlog2s3/target-password",
     "target-password-command": "/usr/local/bin/db-token orders-new",
     "target-defaults-file": "/etc/binlog2s3/target.cnf",
-    "target-ssl-mode": "VERIFY_IDENTITY",
-    "target-ssl-ca": "/etc/binlog2s3/ca.pem",
-    "target-ssl-cert": "/etc/binlog2s3/cert.pem",
-    "target-ssl-key": "/etc/binlog2s3/key.pem",
-    "target-server-public-key": "/etc/binlog2s3/public_key.pem",
-    "target-accept-unverified-server": False,
     "serve-address": "192.0.2.7:3307",
     "serve-tls-cert": "/etc/binlog2s3/pitr.pem",
     "serve-tls-key": "/etc/binlog2s3/pitr-key.pem",
@@ -156,7 +147,8 @@ def _shown(option: Option) -> Value:
     if option.name in PLACES:
         return PLACES[option.name]
     if option.default is None:
-        return _EXAMPLES[option.name]
+        is_own = option.name in _EXAMPLES
+        return _EXAMPLES[option.name if is_own else option.name.replace("target-", "mysql-")]
     return option.default_text if option.kind == "size" else option.default
 
 

@@ -3,16 +3,16 @@
 Its own options cannot be in the configuration file: the operator says each time what to look for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from binlog2s3.config.bucket import reading
-from binlog2s3.config.given import CommandOptions, Given, contradiction
-from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.points import flavour_of, parse_gtids
-from binlog2s3.config.values import MYSQL_OPTIONS, S3Config, s3_of
+from binlog2s3.config.bucket import AsJson, of_source, reading
+from binlog2s3.config.given import CommandOptions, Given, excludes
+from binlog2s3.config.goal import flavour_problems
+from binlog2s3.config.options import Option, options_of
+from binlog2s3.config.values import BY_NAME, S3Config
 
 Searched = Annotated[
     str | None,
@@ -107,7 +107,7 @@ class FindConfig:
             "and types, up to 100 rows. mysqlbinlog prints them.",
         ),
     ] = False
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    as_json: AsJson = False
     mysqlbinlog: Path | None = None
     given: tuple[str, ...] = ()
 
@@ -115,25 +115,14 @@ class FindConfig:
 FIND_OPTIONS = options_of(FindConfig)
 """Those that only `find` has."""
 SHARED_OPTIONS = reading("Server in the bucket whose history is searched.")
-
-
-MYSQLBINLOG = next(o for o in MYSQL_OPTIONS if o.field == "mysqlbinlog")
+MYSQLBINLOG = BY_NAME["mysqlbinlog"]
 """The program that prints rows: an option of the streamer's, which may be in its file."""
 
 
-def _config(values: Mapping[str, Any]) -> FindConfig:
-    options = (*FIND_OPTIONS, MYSQLBINLOG)
-    return fill(FindConfig, options, values, s3=s3_of(values), source=values["source"])
-
-
 def _problems(given: Given) -> Iterable[str]:
-    flavours = {flavour_of(parse_gtids(text)) for text in given.values.get("gtid") or ()}
-    if len(flavours) > 1:
-        yield f"{given.called('gtid')} has GTIDs of MySQL and of MariaDB"
-    if given.has("print") and given.wants("json"):
-        yield contradiction(given, "print", "json", "give one of them")
-    if given.has("print") and given.wants("rows"):
-        yield contradiction(given, "print", "rows", "give one of them")
+    yield from flavour_problems(given, ("gtid",))
+    yield from excludes(given, "print", ("json", "rows"), "give one of them")
 
 
-FIND = CommandOptions((*FIND_OPTIONS, MYSQLBINLOG, *SHARED_OPTIONS), _problems, _config)
+_FILLED = (*FIND_OPTIONS, MYSQLBINLOG)
+FIND = CommandOptions((*_FILLED, *SHARED_OPTIONS), _problems, of_source(FindConfig, _FILLED))

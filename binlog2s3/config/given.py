@@ -49,7 +49,8 @@ class Given:
 
     def wants(self, name: str) -> bool:
         """Whether the option has a value, and is not a flag that says no."""
-        return self.values.get(name) not in (None, False, ())
+        value = self.values.get(name)
+        return value is not None and value is not False and value != ()
 
     def is_missing(self, name: str) -> bool:
         """Whether the option was not given, not even with a wrong value."""
@@ -90,6 +91,34 @@ class CommandOptions(Generic[Made]):
 def contradiction(given: Given, one: str, other: str, advice: str) -> str:
     """The message for two options that exclude each other."""
     return f"{given.called(one)} and {given.called(other)} contradict each other: {advice}"
+
+
+def exclusive(
+    given: Given, names: Iterable[str], advice: str = "give one of them"
+) -> Iterable[str]:
+    """Of these options, each one that was given besides the first that was."""
+    found = [name for name in names if given.wants(name)]
+    for other in found[1:]:
+        yield contradiction(given, found[0], other, advice)
+
+
+def excludes(given: Given, one: str, others: Iterable[str], advice: str) -> Iterable[str]:
+    """Those of the others that were given, although this one was."""
+    for other in others:
+        if given.wants(one) and given.wants(other):
+            yield contradiction(given, one, other, advice)
+
+
+def needs(given: Given, one: str, *others: str, why: str = "") -> Iterable[str]:
+    """Whether an option was given without one of those that it needs; `why` goes on about it."""
+    if given.wants(one) and all(given.is_missing(other) for other in others):
+        yield f"{given.called(one)} needs {' or '.join(f'--{other}' for other in others)}{why}"
+
+
+def pair(given: Given, one: str, other: str, why: str = "") -> Iterable[str]:
+    """Whether one of two options was given that need each other."""
+    yield from needs(given, one, other, why=why)
+    yield from needs(given, other, one, why=why)
 
 
 def file_problems(given: Given, options: Iterable[Option]) -> Iterable[str]:

@@ -1,13 +1,13 @@
 """Where a recovery stops and what it accepts: options that several commands have."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.config.given import Given, contradiction
-from binlog2s3.config.options import Option, options_of
-from binlog2s3.config.points import Moment
+from binlog2s3.config.given import Given, exclusive, needs
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.points import Moment, flavour_of, parse_gtids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +80,30 @@ GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
 
 
+def goal_of(values: Mapping[str, Any]) -> RecoveryGoal:
+    return fill(RecoveryGoal, GOAL_OPTIONS, values)
+
+
 def goal_problems(given: Given) -> Iterable[str]:
     """Exactly one goal is to be given."""
-    goals = [name for name in GOALS if given.wants(name)]
-    if not goals and not given.wrong.intersection(GOALS):
+    if not any(map(given.wants, GOALS)) and not given.wrong.intersection(GOALS):
         yield f"where to stop is missing: one of {', '.join(f'--{name}' for name in GOALS)}"
-    for other in goals[1:]:
-        yield contradiction(given, goals[0], other, "give one of them")
+    yield from exclusive(given, GOALS)
 
 
 def times_problems(given: Given) -> Iterable[str]:
     """Times are only accepted for a goal that is one."""
-    if given.wants("accept-times") and given.is_missing("to-time"):
-        yield f"{given.called('accept-times')} needs --to-time"
+    yield from needs(given, "accept-times", "to-time")
+
+
+def flavour_problems(given: Given, names: Iterable[str]) -> Iterable[str]:
+    """GTIDs of both flavours cannot be meant; which one is right, only the bucket knows."""
+    first: dict[str, str] = {}
+    for name in names:
+        value = given.values.get(name) or ()
+        for text in (value,) if isinstance(value, str) else value:
+            first.setdefault(flavour_of(parse_gtids(text)), name)
+    if len(first) > 1:
+        mysql, mariadb = given.called(first["mysql"]), given.called(first["mariadb"])
+        both = f"{mysql} has GTIDs of MySQL and of MariaDB"
+        yield both if mysql == mariadb else f"{mysql} has MySQL's GTIDs and {mariadb} MariaDB's"

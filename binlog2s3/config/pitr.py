@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import FromLineage, reading
+from binlog2s3.config.bucket import BACKUP_FORMS, AsJson, DryRun, FromLineage, of_source, reading
 from binlog2s3.config.given import (
     CommandOptions,
     Given,
-    contradiction,
+    excludes,
+    exclusive,
     file_problems,
+    needs,
     path_problems,
 )
 from binlog2s3.config.goal import (
@@ -26,17 +28,18 @@ from binlog2s3.config.goal import (
     AcceptTimeZone,
     OnlyTables,
     RecoveryGoal,
+    flavour_problems,
+    goal_of,
     goal_problems,
     times_problems,
 )
-from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.points import flavour_of, parse_gtids
+from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.values import (
     BY_NAME,
     MysqlConfig,
     S3Config,
     login_problems,
-    s3_of,
+    target_of,
     target_options,
 )
 
@@ -147,9 +150,7 @@ class PitrConfig:
         Path | None,
         Option(
             "PATH",
-            "The base backup itself, which contains its position: a dump of mysqldump; or the "
-            "directory of xtrabackup, mariabackup, mydumper or MySQL Shell, or the file in it that "
-            "has the position.",
+            f"The base backup itself, which contains its position: {BACKUP_FORMS}",
         ),
     ] = None
     accept_backup: Annotated[
@@ -216,8 +217,8 @@ class PitrConfig:
             "applying them.",
         ),
     ] = None
-    dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    dry_run: DryRun = False
+    as_json: AsJson = False
     yes: Annotated[bool, Option("", "Do not ask before applying.")] = False
 
     @property
@@ -259,21 +260,8 @@ _SHARED = (
 )
 
 
-def _config(values: Mapping[str, Any]) -> PitrConfig:
-    return fill(
-        PitrConfig,
-        _OWN,
-        values,
-        s3=s3_of(values),
-        source=values["source"],
-        goal=fill(RecoveryGoal, GOAL_OPTIONS, values),
-        target=_target(values),
-        source_address=_source_address(values),
-    )
-
-
 def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
-    target = fill(MysqlConfig, _SERVER, values, prefix="target")
+    target = target_of(values, _SERVER)
     return target if target.host or target.socket or target.defaults_file else None
 
 
@@ -283,30 +271,12 @@ def _source_address(values: Mapping[str, Any]) -> Address | None:
 
 
 def _start_problems(given: Given) -> Iterable[str]:
-    starts = [name for name in _FROM if given.has(name)]
-    for other in starts[1:]:
-        yield contradiction(given, starts[0], other, "give one of them")
-    if given.has("from-binlog") and given.is_missing("from-position"):
-        yield f"{given.called('from-binlog')} needs --from-position (4: its beginning)"
-    if given.has("from-position") and given.is_missing("from-binlog"):
-        yield f"{given.called('from-position')} needs --from-binlog"
+    yield from exclusive(given, _FROM)
+    yield from needs(given, "from-binlog", "from-position", why=" (4: its beginning)")
+    yield from needs(given, "from-position", "from-binlog")
     yield from path_problems(given, "from-backup")
-    if given.wants("accept-backup") and given.is_missing("from-backup"):
-        yield f"{given.called('accept-backup')} needs --from-backup"
-    if given.wants("skip-leaves-hole") and given.is_missing("skip-gtid"):
-        yield f"{given.called('skip-leaves-hole')} needs --skip-gtid"
-
-
-def _flavour_problems(given: Given) -> Iterable[str]:
-    """GTIDs of both flavours cannot be meant; which one is right, only the bucket knows."""
-    first: dict[str, str] = {}
-    for name in _GTIDS:
-        value = given.values.get(name) or ()
-        for text in (value,) if isinstance(value, str) else value:
-            first.setdefault(flavour_of(parse_gtids(text)), name)
-    if len(first) > 1:
-        mysql, mariadb = given.called(first["mysql"]), given.called(first["mariadb"])
-        yield f"{mysql} has MySQL's GTIDs and {mariadb} MariaDB's"
+    yield from needs(given, "accept-backup", "from-backup")
+    yield from needs(given, "skip-leaves-hole", "skip-gtid")
 
 
 def table_problems(given: Given) -> Iterable[str]:
@@ -321,12 +291,6 @@ def table_problems(given: Given) -> Iterable[str]:
             )
 
 
-def _scratch_problems(given: Given) -> Iterable[str]:
-    for other in ("output-dir", "allow-source", "allow-extra-gtids"):
-        if given.wants("table") and given.wants(other):
-            yield contradiction(given, "table", other, "--table is for a scratch server")
-
-
 def _serve_problems(given: Given) -> Iterable[str]:
     """A target that verifies needs all of it."""
     needed = ("serve-tls-cert", "serve-tls-key", "serve-tls-ca", "serve-address")
@@ -337,17 +301,16 @@ def _serve_problems(given: Given) -> Iterable[str]:
                 return
 
 
-def _output_problems(given: Given) -> Iterable[str]:
-    for name in (
-        "serve-address",
-        "serve-tls-cert",
-        "stop-target-threads",
-        "workers",
-        "allow-non-transactional",
-        "accept-time-zone",
-    ):
-        if given.wants(name) and given.wants("output-dir"):
-            yield contradiction(given, name, "output-dir", "no target is written to")
+_WRITES = (
+    "serve-address",
+    "serve-tls-cert",
+    "stop-target-threads",
+    "workers",
+    "allow-non-transactional",
+    "accept-time-zone",
+)
+"""Options of a run that changes its target."""
+_IN_PLACE = ("output-dir", "allow-source", "allow-extra-gtids")
 
 
 def _target_problems(given: Given) -> Iterable[str]:
@@ -378,13 +341,18 @@ def _problems(given: Given) -> Iterable[str]:
     yield from goal_problems(given)
     yield from _start_problems(given)
     yield from times_problems(given)
-    yield from _flavour_problems(given)
+    yield from flavour_problems(given, _GTIDS)
     yield from _serve_problems(given)
-    yield from _output_problems(given)
+    for name in _WRITES:
+        yield from exclusive(given, (name, "output-dir"), "no target is written to")
     yield from table_problems(given)
-    yield from _scratch_problems(given)
+    yield from excludes(given, "table", _IN_PLACE, "--table is for a scratch server")
     yield from _target_problems(given)
     yield from file_problems(given, TARGET_OPTIONS)
 
 
-PITR = CommandOptions((*PITR_OPTIONS, *TARGET_OPTIONS, *_SHARED), _problems, _config)
+PITR = CommandOptions(
+    (*PITR_OPTIONS, *TARGET_OPTIONS, *_SHARED),
+    _problems,
+    of_source(PitrConfig, _OWN, goal=goal_of, target=_target, source_address=_source_address),
+)

@@ -3,15 +3,15 @@
 What to keep is said on the command line each time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from binlog2s3.config.bucket import FromLineage, reading
-from binlog2s3.config.given import CommandOptions, Given, contradiction, path_problems
-from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.values import BY_NAME, S3Config, s3_of
+from binlog2s3.config.bucket import WRITING, AsJson, DryRun, FromLineage, of_source, reading
+from binlog2s3.config.given import CommandOptions, Given, exclusive, needs, path_problems
+from binlog2s3.config.options import Option, options_of
+from binlog2s3.config.values import S3Config
 
 KEEPS = ("keep", "keep-from-gtid-set", "keep-from-backup", "keep-binlogs-for")
 """What to keep: exactly one of them, or --retire."""
@@ -83,33 +83,23 @@ class PruneConfig:
     allow_empty: Annotated[
         bool, Option("", "Prune although no registered base backup can be recovered afterwards.")
     ] = False
-    dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
+    dry_run: DryRun = False
     yes: Annotated[bool, Option("", "Do not ask.")] = False
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    as_json: AsJson = False
 
 
 PRUNE_OPTIONS = options_of(PruneConfig)
 """Those that only `prune` has."""
-_WRITING = tuple(BY_NAME[name] for name in ("sse", "sse-kms-key-id", "object-lock"))
-_SHARED = (*reading("Server in the bucket whose archive is pruned."), *_WRITING)
-
-
-def _config(values: Mapping[str, Any]) -> PruneConfig:
-    return fill(PruneConfig, PRUNE_OPTIONS, values, s3=s3_of(values), source=values["source"])
+_SHARED = (*reading("Server in the bucket whose archive is pruned."), *WRITING)
 
 
 def _problems(given: Given) -> Iterable[str]:
-    keeps = [name for name in KEEPS if given.has(name)]
-    if given.wants("retire"):
-        keeps = [*keeps, "retire"]
-    if not keeps and not given.wrong.intersection(KEEPS):
+    ways = (*KEEPS, "retire")
+    if not any(map(given.wants, ways)) and not given.wrong.intersection(KEEPS):
         yield f"what to keep is missing: one of {', '.join(f'--{name}' for name in KEEPS)}"
-    for other in keeps[1:]:
-        yield contradiction(given, keeps[0], other, "give one of them")
+    yield from exclusive(given, ways)
     yield from path_problems(given, "keep-from-backup")
-    of_backup = given.has("keep-from-gtid-set") or given.has("keep-from-backup")
-    if given.has("from-lineage") and not of_backup:
-        yield f"{given.called('from-lineage')} needs --keep-from-gtid-set or --keep-from-backup"
+    yield from needs(given, "from-lineage", "keep-from-gtid-set", "keep-from-backup")
 
 
-PRUNE = CommandOptions((*_SHARED, *PRUNE_OPTIONS), _problems, _config)
+PRUNE = CommandOptions((*_SHARED, *PRUNE_OPTIONS), _problems, of_source(PruneConfig, PRUNE_OPTIONS))

@@ -2,16 +2,16 @@
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from binlog2s3.config.bucket import reading
+from binlog2s3.config.bucket import of_source, reading
 from binlog2s3.config.given import CommandOptions, Given, contradiction
-from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.status import STATUS_OPTIONS
-from binlog2s3.config.values import S3Config, s3_of
+from binlog2s3.config.values import S3Config
 
 STANDARD_OUTPUT = Path("-")
 
@@ -48,10 +48,6 @@ REPORT_OPTIONS = (
 """Those that only `report` has, with those of `status` that decide what is wrong."""
 
 
-def _config(values: Mapping[str, Any]) -> ReportConfig:
-    return fill(ReportConfig, REPORT_OPTIONS, values, s3=s3_of(values), source=values.get("source"))
-
-
 def _problems(given: Given) -> Iterable[str]:
     if given.has("expect") and given.on_command_line("source"):
         yield contradiction(given, "expect", "source", "it is for the page of all sources")
@@ -84,5 +80,5 @@ REPORT = CommandOptions(
     (*reading("Only this source.", required=False, otherwise="all below the prefix"),
      *REPORT_OPTIONS),
     _problems,
-    _config,
+    of_source(ReportConfig, REPORT_OPTIONS),
 )  # fmt: skip

@@ -5,19 +5,19 @@ No password is an option: the private server gets a random one.
 
 import os
 import re
-import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from binlog2s3.config.bucket import reading
+from binlog2s3.config.bucket import AsJson, of_source, reading
 from binlog2s3.config.given import (
     CommandOptions,
     Given,
-    contradiction,
+    exclusive,
     file_problems,
+    needs,
     path_problems,
 )
 from binlog2s3.config.goal import (
@@ -26,12 +26,13 @@ from binlog2s3.config.goal import (
     AcceptTimeZone,
     OnlyTables,
     RecoveryGoal,
+    goal_of,
     goal_problems,
     times_problems,
 )
-from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.pitr import PitrConfig, table_problems
-from binlog2s3.config.values import S3Config, s3_of
+from binlog2s3.config.values import S3Config
 
 RestoreInto = Literal["auto", "directory", "server"]
 
@@ -65,6 +66,7 @@ class Restoring(ABC):
             "Program and arguments that restore the base backup, without a shell. {location}, "
             "{datadir}, {socket}, {id}, {label} and {tool} are replaced; the environment has the "
             "same as DRILL_LOCATION and so on.",
+            "command",
             otherwise="what `backup run` has stored is restored",
         ),
     ] = None
@@ -158,7 +160,7 @@ class RestoreConfig(Restoring):
         Option("", "Start the restored server at the end; its socket is printed last."),
     ] = False
     dry_run: Annotated[bool, Option("", "Show what would be done, and change nothing.")] = False
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    as_json: AsJson = False
     yes: Annotated[bool, Option("", "Do not ask before it begins.")] = False
 
     @property
@@ -198,7 +200,8 @@ def restoring_problems(given: Given, command: str) -> Iterable[str]:
         what = "is a directory" if mysqld.is_dir() else "cannot be executed"
         yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
     yield from times_problems(given)
-    yield from _command_problems(given)
+    yield from needs(given, "trust-restore-command", "restore-command")
+    yield from exclusive(given, ("restore-command", "program"))
     for option in given.values.get("mysqld-option") or ():
         if not option.startswith("--"):
             yield f"{given.called('mysqld-option')} {option}: it must begin with --"
@@ -207,22 +210,6 @@ def restoring_problems(given: Given, command: str) -> Iterable[str]:
                 f"{given.called('mysqld-option')} {option}: {command} sets this itself; leave it "
                 "out"
             )
-
-
-def _command_problems(given: Given) -> Iterable[str]:
-    if not given.has("restore-command"):
-        if given.wants("trust-restore-command"):
-            yield f"{given.called('trust-restore-command')} needs --restore-command"
-        return
-    if given.has("program"):
-        yield contradiction(given, "restore-command", "program", "give one of them")
-    try:
-        words = shlex.split(given.values["restore-command"])
-    except ValueError as error:
-        yield f"{given.called('restore-command')}: {error}"
-    else:
-        if not words:
-            yield f"{given.called('restore-command')} is empty"
 
 
 def _can_run(path: Path) -> bool:
@@ -292,10 +279,8 @@ def _problems(given: Given) -> Iterable[str]:
     yield from file_problems(given, RESTORE_OPTIONS)
 
 
-def _config(values: Mapping[str, Any]) -> RestoreConfig:
-    goal = fill(RecoveryGoal, GOAL_OPTIONS, values)
-    source = values["source"]
-    return fill(RestoreConfig, _FOR_ITSELF, values, s3=s3_of(values), source=source, goal=goal)
-
-
-RESTORE = CommandOptions((*_SHARED, *RESTORE_OPTIONS), _problems, _config)
+RESTORE = CommandOptions(
+    (*_SHARED, *RESTORE_OPTIONS),
+    _problems,
+    of_source(RestoreConfig, _FOR_ITSELF, goal=goal_of),
+)

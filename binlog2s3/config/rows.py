@@ -3,17 +3,17 @@
 Its own options cannot be in the configuration file: the operator says each time what to show.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.config.bucket import reading
+from binlog2s3.config.bucket import AsJson, of_source, reading
 from binlog2s3.config.find import MYSQLBINLOG, Searched
-from binlog2s3.config.given import CommandOptions, Given, contradiction
-from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.values import S3Config, s3_of
+from binlog2s3.config.given import CommandOptions, Given, exclusive
+from binlog2s3.config.options import Option, options_of
+from binlog2s3.config.values import S3Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class RowsConfig:
     ] = ()
     limit: Annotated[int, Option("N", "End after this number of rows; 0: show all.", least=0)] = 100
     lineage: Searched = None
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    as_json: AsJson = False
     mysqlbinlog: Path | None = None
     given: tuple[str, ...] = ()
 
@@ -57,21 +57,11 @@ ROWS_OPTIONS = options_of(RowsConfig)
 _SHARED = reading("Server in the bucket whose transaction is shown.")
 
 
-def _config(values: Mapping[str, Any]) -> RowsConfig:
-    return fill(
-        RowsConfig,
-        (*ROWS_OPTIONS, MYSQLBINLOG),
-        values,
-        s3=s3_of(values),
-        source=values["source"],
-    )
-
-
 def _problems(given: Given) -> Iterable[str]:
-    if given.has("gtid") and given.has("at"):
-        yield contradiction(given, "gtid", "at", "give one of them")
-    elif given.is_missing("gtid") and given.is_missing("at"):
+    yield from exclusive(given, ("gtid", "at"))
+    if given.is_missing("gtid") and given.is_missing("at"):
         yield "which transaction? Give --gtid or --at; `binlog2s3 find` finds it"
 
 
-ROWS = CommandOptions((*ROWS_OPTIONS, MYSQLBINLOG, *_SHARED), _problems, _config)
+_FILLED = (*ROWS_OPTIONS, MYSQLBINLOG)
+ROWS = CommandOptions((*_FILLED, *_SHARED), _problems, of_source(RowsConfig, _FILLED))

@@ -16,7 +16,9 @@ from binlog2s3.config.given import (
     CommandOptions,
     Given,
     contradiction,
+    exclusive,
     file_problems,
+    pair,
     path_problems,
 )
 from binlog2s3.config.options import Option, fill, options_of, split_listen
@@ -166,9 +168,7 @@ def is_loopback(host: str) -> bool:
 def _problems(given: Given) -> Iterable[str]:
     yield from _what_problems(given)
     yield from _account_problems(given)
-    for one, other in (("tls-cert", "tls-key"), ("tls-key", "tls-cert")):
-        if given.has(one) and given.is_missing(other):
-            yield f"{given.called(one)} needs --{other}"
+    yield from pair(given, "tls-cert", "tls-key")
     if given.has("listen"):
         host, _ = split_listen(given.values["listen"])
         if not is_loopback(host) and given.is_missing("tls-cert"):
@@ -181,8 +181,7 @@ def _problems(given: Given) -> Iterable[str]:
 
 def _what_problems(given: Given) -> Iterable[str]:
     directories = [name for name in _DIRECTORIES if given.has(name)]
-    if len(directories) > 1:
-        yield contradiction(given, *_DIRECTORIES, "serve one directory")
+    yield from exclusive(given, directories, "serve one directory")
     for directory in directories:
         for name in ("source", "s3-url", "lineage"):
             if given.on_command_line(name):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from binlog2s3.config.bucket import PICK_OPTIONS, reading
-from binlog2s3.config.given import CommandOptions, Given, contradiction
+from binlog2s3.config.bucket import PICK_OPTIONS, AsJson, reading
+from binlog2s3.config.given import CommandOptions, Given, contradiction, excludes, exclusive
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.values import BY_NAME, S3Config, s3_of
 
@@ -128,7 +128,7 @@ class StatusConfig:
             most=100 * _YEAR_SECONDS,
         ),
     ] = None
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    as_json: AsJson = False
     watch: Annotated[bool, Option("", "Update continuously, until Ctrl-C.")] = False
     interval: Annotated[
         float, Option("SECONDS", "--watch: time between two updates.", least=0.1, most=3600)
@@ -198,9 +198,7 @@ def _problems(given: Given) -> Iterable[str]:
 
 
 def _output_problems(given: Given) -> Iterable[str]:
-    outputs = [name for name in ("json", "watch", "check") if given.wants(name)]
-    if len(outputs) > 1:
-        yield contradiction(given, outputs[0], outputs[1], "give one of them")
+    yield from exclusive(given, ("json", "watch", "check"))
     needs = {"expect": "all", "interval": "watch", "count": "watch"}
     needs |= dict.fromkeys((option.name for option in _LIMITS), "check")
     for name, other in needs.items():
@@ -213,9 +211,8 @@ def _serve_problems(given: Given) -> Iterable[str]:
         return
     if not given.values["serve-url"].startswith("http://"):
         yield f"{given.called('serve-url')}: --status-listen speaks http://, without TLS"
-    for name in ("all", "watch", "check"):
-        if given.wants(name):
-            yield contradiction(given, "serve-url", name, "it lists the clients once")
+    outputs = ("all", "watch", "check")
+    yield from excludes(given, "serve-url", outputs, "it lists the clients once")
     for name in ("source", "s3-url", "spool", "from"):  # the file may have them
         if given.on_command_line(name):
             yield contradiction(given, "serve-url", name, "`serve` answers for itself")

@@ -4,18 +4,31 @@ How to reach the server may be in the configuration file, in the table `[target]
 What to undo may not: the operator says that each time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.config.bucket import reading
+from binlog2s3.config.bucket import AsJson, DryRun, of_source, reading
 from binlog2s3.config.find import MYSQLBINLOG
-from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
-from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.points import flavour_of, parse_gtids
-from binlog2s3.config.values import MysqlConfig, S3Config, login_problems, s3_of, target_options
+from binlog2s3.config.given import (
+    CommandOptions,
+    Given,
+    excludes,
+    exclusive,
+    file_problems,
+    pair,
+)
+from binlog2s3.config.goal import flavour_problems
+from binlog2s3.config.options import Option, options_of
+from binlog2s3.config.values import (
+    MysqlConfig,
+    S3Config,
+    login_problems,
+    target_of,
+    target_options,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +98,8 @@ class UndoConfig:
             "is compared then.",
         ),
     ] = None
-    dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    dry_run: DryRun = False
+    as_json: AsJson = False
     yes: Annotated[bool, Option("", "Do not ask before undoing.")] = False
     mysqlbinlog: Path | None = None
     given: tuple[str, ...] = ()
@@ -102,35 +115,21 @@ _HELP = {
 _SERVER = target_options(_HELP)
 UNDO_OPTIONS = options_of(UndoConfig)
 """Those that only `undo` has."""
+_ENDS = ("from-gtid", "to-gtid")
+"""Those of a stretch."""
 UNDO_SHARED = reading("Server in the bucket whose transactions are undone.")
 
 
-def _config(values: Mapping[str, Any]) -> UndoConfig:
-    return fill(
-        UndoConfig,
-        (*UNDO_OPTIONS, MYSQLBINLOG),
-        values,
-        s3=s3_of(values),
-        source=values["source"],
-        target=fill(MysqlConfig, _SERVER, values, prefix="target"),
-    )
-
-
 def _problems(given: Given) -> Iterable[str]:
-    ways = [name for name in ("gtid", "at", "from-gtid") if given.has(name)]
-    if len(ways) > 1:
-        yield contradiction(given, ways[0], ways[1], "give one of them")
-    elif all(given.is_missing(name) for name in ("gtid", "at", "from-gtid", "to-gtid")):
+    yield from exclusive(given, ("gtid", "at", "from-gtid"))
+    if all(given.is_missing(name) for name in ("gtid", "at", *_ENDS)):
         yield "which transaction? Give --gtid or --at; `binlog2s3 find` finds it"
-    yield from _stretch_problems(given)
-    texts = [*(given.values.get("gtid") or ())]
-    texts += [given.values[name] for name in ("from-gtid", "to-gtid") if given.has(name)]
-    if len({flavour_of(parse_gtids(text)) for text in texts}) > 1:
-        first = "gtid" if given.has("gtid") else "from-gtid"
-        yield f"{given.called(first)} has GTIDs of MySQL and of MariaDB"
-    for other in ("skip-conflicts", "dry-run", "yes"):
-        if given.wants("output") and given.wants(other):
-            yield contradiction(given, "output", other, "with --output, no server is changed")
+    yield from pair(given, *_ENDS, why=": a stretch has two ends")
+    if any(given.has(name) for name in _ENDS) and given.is_missing("table"):
+        yield "a stretch needs --table: whose changes are undone?"
+    yield from flavour_problems(given, ("gtid", *_ENDS))
+    others = ("skip-conflicts", "dry-run", "yes")
+    yield from excludes(given, "output", others, "with --output, no server is changed")
     addresses = ("target-host", "target-socket", "target-defaults-file")
     if all(given.is_missing(name) for name in addresses):
         yield "no server: --target-host or --target-socket is missing"
@@ -139,13 +138,10 @@ def _problems(given: Given) -> Iterable[str]:
     yield from file_problems(given, _SERVER)
 
 
-def _stretch_problems(given: Given) -> Iterable[str]:
-    ends = ("from-gtid", "to-gtid")
-    for one, other in (ends, ends[::-1]):
-        if given.has(one) and given.is_missing(other):
-            yield f"{given.called(one)} needs --{other}: a stretch has two ends"
-    if any(given.has(name) for name in ends) and given.is_missing("table"):
-        yield "a stretch needs --table: whose changes are undone?"
-
-
-UNDO = CommandOptions((*UNDO_OPTIONS, MYSQLBINLOG, *_SERVER, *UNDO_SHARED), _problems, _config)
+UNDO = CommandOptions(
+    (*UNDO_OPTIONS, MYSQLBINLOG, *_SERVER, *UNDO_SHARED),
+    _problems,
+    of_source(
+        UndoConfig, (*UNDO_OPTIONS, MYSQLBINLOG), target=lambda values: target_of(values, _SERVER)
+    ),
+)

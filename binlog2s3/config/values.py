@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
+from binlog2s3.config.given import (
+    CommandOptions,
+    Given,
+    contradiction,
+    excludes,
+    exclusive,
+    file_problems,
+    pair,
+)
 from binlog2s3.config.options import MIB, Option, fill, options_of, split_s3_url
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.store.contract import IMMEDIATE_STORAGE_CLASSES, ObjectLock, Picks
@@ -259,6 +267,11 @@ class S3Config:
     picks: Picks = field(default_factory=Picks)
 
     @property
+    def url(self) -> str:
+        """Where the archive is: s3://bucket/prefix."""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
     def threads(self) -> int:
         """The most requests at the same time of a command that reads small objects."""
         return min(self.concurrency, _READING_MOST)
@@ -434,7 +447,7 @@ class Config:
     @property
     def target(self) -> str:
         """The URL of the archive, for people and for the spool's records."""
-        return f"s3://{self.s3.bucket}/{self.s3.prefix}".rstrip("/")
+        return self.s3.url
 
 
 S3_URL = Option(
@@ -447,6 +460,8 @@ S3_URL = Option(
     required=True,
 )
 MYSQL_OPTIONS = options_of(MysqlConfig, table="mysql", prefix="mysql-")
+LOGIN_OPTIONS = tuple(o for o in MYSQL_OPTIONS if o.field not in ("mysqlbinlog", "server_id"))
+"""Those of a command that asks the server, and does not stream from it."""
 _SPOOL = options_of(Config, table="spool")
 _LIMITS = options_of(SpoolLimits, table="spool", prefix="spool-")
 _S3 = options_of(S3Config, table="s3")
@@ -466,13 +481,18 @@ def target_options(helps: Mapping[str, str]) -> tuple[Option, ...]:
             otherwise="" if option.name == "target-host" else option.otherwise,
         )
         for option in options_of(MysqlConfig, table="target", prefix="target-")
-        if option.field not in ("mysqlbinlog", "server_id")
+        if option.field in {login.field for login in LOGIN_OPTIONS}
     )
 
 
 def server_of(values: Mapping[str, Any], options: Iterable[Option]) -> MysqlConfig:
     """How to reach the source."""
     return fill(MysqlConfig, options, values, local_socket=LocalSocket())
+
+
+def target_of(values: Mapping[str, Any], options: Iterable[Option]) -> MysqlConfig:
+    """How to reach a server that the command changes."""
+    return fill(MysqlConfig, options, values, prefix="target")
 
 
 def s3_of(values: Mapping[str, Any]) -> S3Config:
@@ -500,8 +520,7 @@ def _config(values: Mapping[str, Any]) -> Config:
 
 
 def _problems(given: Given) -> Iterable[str]:
-    if given.has("start-binlog") and given.has("start-at"):
-        yield contradiction(given, "start-binlog", "start-at", "give one of them")
+    yield from exclusive(given, ("start-binlog", "start-at"))
     if 0 < given.values.get("flush-interval", 0) < _LEAST_FLUSH_SECONDS:
         yield (
             f"{given.called('flush-interval')}: below {_LEAST_FLUSH_SECONDS:g} seconds; "
@@ -518,12 +537,10 @@ def login_problems(given: Given, prefix: Prefix) -> Iterable[str]:
     """What is wrong with the options for the login to a server."""
     if given.is_missing(f"{prefix}-user") and given.is_missing(f"{prefix}-defaults-file"):
         yield f"--{prefix}-user is missing (or a --{prefix}-defaults-file that names it)"
-    for name in (f"{prefix}-host", f"{prefix}-port"):
-        if given.has(f"{prefix}-socket") and given.has(name):
-            yield contradiction(given, f"{prefix}-socket", name, "give one way to connect")
-    file, command = f"{prefix}-password-file", f"{prefix}-password-command"
-    if given.has(file) and given.has(command):
-        yield contradiction(given, file, command, "give one source of the password")
+    addresses = (f"{prefix}-host", f"{prefix}-port")
+    yield from excludes(given, f"{prefix}-socket", addresses, "give one way to connect")
+    passwords = (f"{prefix}-password-file", f"{prefix}-password-command")
+    yield from exclusive(given, passwords, "give one source of the password")
     yield from _tls_problems(given, prefix)
 
 
@@ -539,12 +556,9 @@ def _tls_problems(given: Given, prefix: Prefix) -> Iterable[str]:
         yield f"{called} {mode} needs --{ca} (or a --{defaults} that has ssl-ca)"
     if mode == "VERIFY_IDENTITY" and given.has(socket):
         yield f"{called} {mode} needs a host name, and {given.called(socket)} has none"
-    for name in (ca, cert, key):
-        if mode == "DISABLED" and given.has(name):
-            yield contradiction(given, own_mode, name, "DISABLED uses no certificates")
-    for one, other in ((cert, key), (key, cert)):
-        if given.has(one) and given.is_missing(other):
-            yield f"{given.called(one)} needs --{other}"
+    if mode == "DISABLED":
+        yield from excludes(given, own_mode, (ca, cert, key), "DISABLED uses no certificates")
+    yield from pair(given, cert, key)
     yield from _public_key_problems(given, prefix)
 
 

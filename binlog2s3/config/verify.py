@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from binlog2s3.config.bucket import FromLineage, reading
+from binlog2s3.config.bucket import BACKUP_FORMS, AsJson, FromLineage, of_source, reading
 from binlog2s3.config.given import (
     CommandOptions,
     Given,
-    contradiction,
+    exclusive,
     file_problems,
+    needs,
     path_problems,
 )
-from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.points import Moment
 from binlog2s3.config.values import (
-    MYSQL_OPTIONS,
+    LOGIN_OPTIONS,
     MysqlConfig,
     S3Config,
     login_problems,
-    s3_of,
     server_of,
 )
 
@@ -78,9 +78,7 @@ class VerifyConfig:
         Path | None,
         Option(
             "PATH",
-            "Check whether this base backup can still be brought to now: a dump of mysqldump; or "
-            "the directory of xtrabackup, mariabackup, mydumper or MySQL Shell, or the file in it "
-            "that has the position.",
+            f"Check whether this base backup can still be brought to now: {BACKUP_FORMS}",
         ),
     ] = None
     from_gtid_set: Annotated[
@@ -91,7 +89,7 @@ class VerifyConfig:
         bool,
         Option("", "Rebuild missing entries from whole binlogs; nothing else is ever changed."),
     ] = False
-    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    as_json: AsJson = False
 
     @property
     def asks(self) -> bool:
@@ -101,36 +99,26 @@ class VerifyConfig:
 
 VERIFY_OPTIONS = options_of(VerifyConfig)
 """Those that only `verify` has."""
-_SERVER = tuple(o for o in MYSQL_OPTIONS if o.field not in ("mysqlbinlog", "server_id"))
 _SHARED = (
     *reading("Only this source.", required=False, otherwise="all below the prefix"),
-    *_SERVER,
+    *LOGIN_OPTIONS,
 )
 
 
-def _config(values: Mapping[str, Any]) -> VerifyConfig:
-    return fill(
-        VerifyConfig,
-        VERIFY_OPTIONS,
-        values,
-        s3=s3_of(values),
-        source=values.get("source"),
-        server=server_of(values, _SERVER) if values.get("against-source") else None,
-    )
+def _server(values: Mapping[str, Any]) -> MysqlConfig | None:
+    return server_of(values, LOGIN_OPTIONS) if values.get("against-source") else None
 
 
 def _problems(given: Given) -> Iterable[str]:
-    if given.has("from-backup") and given.has("from-gtid-set"):
-        yield contradiction(given, "from-backup", "from-gtid-set", "give one of them")
+    yield from exclusive(given, ("from-backup", "from-gtid-set"))
     yield from path_problems(given, "from-backup")
-    asks = given.has("from-backup") or given.has("from-gtid-set")
-    if given.has("from-lineage") and not asks:
-        yield f"{given.called('from-lineage')} needs --from-backup or --from-gtid-set"
-    if given.has("since") and given.has("last"):
-        yield contradiction(given, "since", "last", "give one of them")
+    yield from needs(given, "from-lineage", "from-backup", "from-gtid-set")
+    yield from exclusive(given, ("since", "last"))
     if given.wants("against-source"):
         yield from login_problems(given, "mysql")
-        yield from file_problems(given, _SERVER)
+        yield from file_problems(given, LOGIN_OPTIONS)
 
 
-VERIFY = CommandOptions((*VERIFY_OPTIONS, *_SHARED), _problems, _config)
+VERIFY = CommandOptions(
+    (*VERIFY_OPTIONS, *_SHARED), _problems, of_source(VerifyConfig, VERIFY_OPTIONS, server=_server)
+)

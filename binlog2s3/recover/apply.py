@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
-from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, beyond, either, parse
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
 from binlog2s3.formatting import count_text, gtids_text
@@ -70,9 +69,7 @@ class Apply:
         if facts.executed is None:
             return self.standing.was_interrupted()
         told = base.gtids if base is not None else None
-        return bool(facts.executed) and (
-            told is None or bool(executed(facts.executed).beyond(told))
-        )
+        return bool(facts.executed) and (told is None or bool(beyond(facts.executed, told)))
 
     def shows_backup(self, start: Start) -> bool:
         """Whether the target has GTIDs of the base backup that is named, if it keeps any.
@@ -158,11 +155,11 @@ class Apply:
     def _prove(self, plan: Plan, committed: str) -> tuple[Gtids | None, str]:
         if not self._facts.keeps_gtids or self._facts.executed is None:
             return None, ""
-        expected = executed(self._facts.executed)
+        expected = self._facts.executed
         for more in (plan.adds, parse(committed, "mysql") if committed else None):
-            expected = expected.plus(more) if more is not None else expected
+            expected = either(expected, more) if more is not None else expected
         found = target.executed(self._at.server)
-        target.prove(found, expected.gtids, own_uuid=self._facts.uuid)
+        target.prove(found, expected, own_uuid=self._facts.uuid)
         before, count = self._facts.executed, count_text(plan.transactions, "transaction")
         proved = (
             f"from {gtids_text(before) or 'no GTIDs'} to {gtids_text(found) or 'no GTIDs'} "

@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import Leg, is_within
-from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.gtid import Gtids, either
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, VersionConflictError
@@ -73,7 +72,7 @@ class Branches:
         """All GTIDs of each lineage that has bytes outside of the route."""
         for lineage, last in self.outside():
             if last.gtids_before is not None:
-                yield lineage, executed(last.gtids_before).plus(last.gtids_added).gtids
+                yield lineage, either(last.gtids_before, last.gtids_added)
 
     def outside(self) -> Iterator[tuple[str, Facts]]:
         """The lineages that have bytes outside of the route, each with its last binlog.

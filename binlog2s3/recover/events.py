@@ -11,11 +11,12 @@ from struct import Struct
 from typing import Literal, TypeAlias
 
 from binlog2s3.binlog.content import statement_in
-from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER_SIZE, MAGIC, EventType, decode_format
+from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.statements import Statement
 from binlog2s3.binlog.tables import database_name
 from binlog2s3.binlog.walk import HEAD_MOST, UNDECODABLE, EventSplitter, wanted_types
-from binlog2s3.recover.model import Stream
+from binlog2s3.recover.extract import headed
+from binlog2s3.recover.model import Checked, Stream
 from binlog2s3.server.connection import Server
 from binlog2s3.server.sql import quoted
 
@@ -111,7 +112,7 @@ class Statuses:
         """
         for piece, data in stream:
             own = server_id_of.get((piece.lineage, str(piece.binlog)))
-            for server_id, statement in _statements(checked.data for checked in data):
+            for server_id, statement in _statements(data):
                 if statement is None:
                     self._is_lost = True
                 else:
@@ -227,20 +228,19 @@ def _name_at(tokens: Sequence[tuple[str, str]], at: int, db: str) -> tuple[Name 
     return ((database, name.casefold()) if database else None), at
 
 
-def _statements(blocks: Iterator[bytes]) -> Iterator[tuple[int, Statement | None]]:
+def _statements(data: Iterator[Checked]) -> Iterator[tuple[int, Statement | None]]:
     """The statements of a binlog that may be on events, with their server's id.
 
     None: one that mentions an event and cannot be parsed.
     """
-    form = decode_format(next(blocks)[len(MAGIC) :], offset=len(MAGIC))
-    end = CHECKSUM_SIZE if form.checksum == "crc32" else 0
+    _, form = headed(data)
     splitter = EventSplitter(most=HEADER_SIZE + HEAD_MOST, wanted=_WANTED)
-    for block in blocks:
-        for part in splitter.feed(block):
+    for checked in data:
+        for part in splitter.feed(checked.data):
             if not part.size:
                 continue
             event_type, server_id = _HEAD.unpack_from(part.data)
-            body = bytes(part.data[HEADER_SIZE : part.size - end])
+            body = bytes(part.data[HEADER_SIZE : part.size - form.trailer])
             is_compressed = event_type == EventType.QUERY_COMPRESSED
             if not is_compressed and _MENTIONS.search(body) is None:
                 continue

@@ -16,9 +16,8 @@ from binlog2s3.archive.ahead import MOST_AHEAD, MOST_THREADS, Ahead
 from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.events import CHECKSUM_SIZE, decode_format
-from binlog2s3.binlog.executed import Gathering
-from binlog2s3.binlog.gtid import GtidSet, mariadb_gtid
+from binlog2s3.binlog.events import FormatEvent, decode_format
+from binlog2s3.binlog.gtid import Gathering, GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.binlog.walk import Begin, EventWalk
@@ -63,6 +62,12 @@ class Extract:
                 yield partial(self._blocks.block, reader.known, number)
 
 
+def headed(data: Iterator[Checked]) -> tuple[Checked, FormatEvent]:
+    """The first bytes of a piece, magic and format event, and what that says."""
+    head = next(data)
+    return head, decode_format(head.data[len(MAGIC) :], offset=len(MAGIC))
+
+
 def through(
     open_stream: OpenStream, passed_on: Callable[[PlanPiece, Iterator[Checked]], Iterator[Checked]]
 ) -> OpenStream:
@@ -85,11 +90,9 @@ def walked(
     """
 
     def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
-        head = next(data)  # magic and format event
+        head, form = headed(data)
         yield head
-        form = decode_format(head.data[len(MAGIC) :], offset=len(MAGIC))
-        trailer = CHECKSUM_SIZE if form.checksum == "crc32" else 0
-        walk = EventWalk(trailer, begin, wanted=wanted)
+        walk = EventWalk(form.trailer, begin, wanted=wanted)
         for checked in data:
             walk.feed(checked.data)
             if walk.lost:

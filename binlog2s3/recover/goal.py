@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from binlog2s3.archive.history import extent
-from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, intersection, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, either, intersection, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, precedes, transactions_with
 from binlog2s3.binlog.scanner import Transaction
@@ -79,7 +78,7 @@ class Search:
             last=route.place(last, route.end(last)),
             earliest_us=oldest.first_us,
             latest_us=self._latest_us(first),
-            gtids=executed(before).plus(newest.gtids_added).gtids if before is not None else None,
+            gtids=either(before, newest.gtids_added) if before is not None else None,
             is_behind_gap=first > 0,
         )
 

@@ -17,7 +17,6 @@ from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.content import Content, ContentReader, TwoPhase
 from binlog2s3.binlog.events import (
-    CHECKSUM_SIZE,
     HEADER,
     HEADER_SIZE,
     EventType,
@@ -263,7 +262,7 @@ def content(blocks: Blocks, known: Facts, transaction: Transaction) -> Content:
 def is_engine_commit(blocks: Blocks, known: Facts, transaction: Transaction) -> bool:
     """Whether an XID event ends a transaction: a transactional engine, such as InnoDB, has it."""
     head = decode_format(blocks.head(known, transaction.begin), offset=0)
-    size = HEADER_SIZE + _XID_BYTES + (CHECKSUM_SIZE if head.checksum == "crc32" else 0)
+    size = HEADER_SIZE + _XID_BYTES + head.trailer
     begin = transaction.end - size
     if begin < transaction.begin:
         return False

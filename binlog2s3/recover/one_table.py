@@ -9,14 +9,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from binlog2s3.binlog.content import LOOKED_MOST, ROW_KINDS, ContentReader
-from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import MariadbGtidList
-from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.statements import UPKEEP, Statement, statement_of
 from binlog2s3.binlog.tables import table_name
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, cut, size_text, some
-from binlog2s3.recover.extract import through
+from binlog2s3.recover.extract import headed, through
 from binlog2s3.recover.model import Checked, OpenStream, Plan
 from binlog2s3.recover.target import TargetFacts, other_channels, replicated
 from binlog2s3.server.connection import Server
@@ -91,14 +89,8 @@ class StatementCheck:
 
     def through(self, data: Iterator[Checked]) -> Iterator[Checked]:
         """The bytes of a piece, each part once it was looked at."""
-        head = next(data)
-        form = decode_format(head.data[len(MAGIC) :], offset=len(MAGIC))
-        reader = ContentReader(
-            form,
-            text_most=0,
-            looked_most=LOOKED_MOST,
-            on_statement=self._take,
-        )
+        head, form = headed(data)
+        reader = ContentReader(form, text_most=0, looked_most=LOOKED_MOST, on_statement=self._take)
         yield head
         for checked in data:
             reader.feed(checked.data)

@@ -15,7 +15,6 @@ from functools import partial
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import Leg, Line, is_within, line_of
-from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -154,7 +153,7 @@ def _has_at(
     before = known.gtids_before
     if type(before) is not type(gtids):
         return False
-    most, apart = executed(before).plus(known.gtids_added).gtids, GtidSet()
+    most, apart = either(before, known.gtids_added), GtidSet()
     if isinstance(gtids, GtidSet):
         apart = without_binlogs(lineage, known, history)
         if not before <= gtids | apart or not gtids <= either(most, apart):
@@ -441,9 +440,7 @@ class Origin:
             )
         self._check_on_line([lineage])
 
-    def check_target(
-        self, have: Executed, everything: Gtids, *, begins_in: str, extra: str
-    ) -> None:
+    def check_target(self, have: Gtids, everything: Gtids, *, begins_in: str, extra: str) -> None:
         """See that a server with these GTIDs has nothing of a dead branch, ambiguous or unknown.
 
         `everything`: the GTIDs of this history, up to its end. `extra`: those of the server that
@@ -471,7 +468,7 @@ class Origin:
                 )
             self._search.warnings.append(text)
         if self._start.place is None:
-            self.check(have.gtids, everything, branches, begins_in=begins_in)
+            self.check(have, everything, branches, begins_in=begins_in)
 
     def _cause(self, extra: str, who: str) -> str:
         """Where these GTIDs may come from, and what to do then."""

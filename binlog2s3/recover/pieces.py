@@ -9,8 +9,7 @@ is crossed unless the operator allows it.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from binlog2s3.binlog.executed import Gathering, gathered
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, either, empty
+from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, either, empty, gathered
 from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, is_in
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError

@@ -19,7 +19,7 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -200,7 +200,7 @@ class _Recovery:
         once = self._apply is not None and not self._by_gtid
         about = About(
             source=config.source,
-            archive=url(config.s3),
+            archive=config.s3.url,
             target=self._target.login().address if self._target is not None else "",
             start=said,
             streamer=streamer,
@@ -262,7 +262,7 @@ class _Recovery:
 
     def _snapshot(self, advance: Advance) -> Snapshot:
         s3 = self._config.s3
-        snapshot = snapshot_of(self._catalog, Workers(s3.threads), url(s3), advance=advance)
+        snapshot = snapshot_of(self._catalog, Workers(s3.threads), s3.url, advance=advance)
         self._warnings += [f"{error}; its lineage is left out" for error in snapshot.unreadable]
         return snapshot
 

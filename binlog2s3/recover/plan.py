@@ -14,11 +14,11 @@ from itertools import islice
 from binlog2s3.archive.documents import UNLOGGED
 from binlog2s3.archive.facts import LeftOut
 from binlog2s3.binlog.content import AlterName, Content
-from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import (
     Gtids,
     GtidSet,
     MariadbGtidList,
+    beyond,
     either,
     empty,
     intersection,
@@ -90,7 +90,7 @@ class _Planner:
                 f"the history is {self._flavour}'s, the GTIDs to start from are not",
                 hint="a target of the other flavour cannot take these binlogs",
             )
-        self._have: Executed | None = executed(gtids) if gtids is not None else None
+        self._have = gtids
         self._stands: RouteExecuted | None = None
         self._skip = Skip(request.skip, self._flavour)
         self._allowed = ExactGtids.parse(request.holes, self._flavour, "--allow-holes")
@@ -155,7 +155,7 @@ class _Planner:
     def _start(self) -> Spot:
         given, route = self._request.start.place, self._route
         if self._have is not None:
-            self._stands = standing(self._search, self._gtids, self._have.gtids)
+            self._stands = standing(self._search, self._gtids, self._have)
         if given is not None:
             wanted = self._request.start
             return self._search.place(*given, wanted.lineage, wanted.server)
@@ -189,14 +189,14 @@ class _Planner:
             "without those rows",
         )
 
-    def _not_covered(self, have: Executed) -> RecoveryError:
+    def _not_covered(self, have: Gtids) -> RecoveryError:
         before = self._route.known(0).gtids_before
         if before is None:
             name = self._route.stretches[0].name
             return self._search.refused(
                 f"{name} does not say which GTIDs came before it", WHERE_IT_ENDS
             )
-        missing = executed(before).beyond(have.gtids)
+        missing = beyond(before, have)
         pruned = self._route.pruned
         return self._search.refused(
             f"{self._search.who_has()} is missing GTIDs that were executed before the archive "
@@ -247,7 +247,7 @@ class _Planner:
         everything = self._gtids.from_stretch(first) if came_in else None
         if self._have is None or everything is None:
             return ""
-        return executed(came_in).beyond(self._have.plus(everything).gtids)
+        return beyond(came_in, either(self._have, everything))
 
     # What the target has, and is to have
 
@@ -261,7 +261,7 @@ class _Planner:
             apart = outside(self._route, start.number)
             self._check_outside(apart, everything)
             everything = either(everything, either(apart, self._came_in(start.number)))
-            extra = self._have.beyond(everything)
+            extra = beyond(self._have, everything)
             self._origin.check_target(
                 self._have,
                 everything,
@@ -287,7 +287,7 @@ class _Planner:
     def _check_outside(self, apart: Gtids, everything: Gtids) -> None:
         """See that the target has what a source got without its binlogs, before it wrote them."""
         assert self._have is not None  # noqa: S101 - the caller has looked
-        missing = executed(apart).beyond(self._have.plus(everything).gtids)
+        missing = beyond(apart, either(self._have, everything))
         if not missing or self._request.start.place is not None:
             return
         self._search.leave_out(
@@ -301,7 +301,7 @@ class _Planner:
         """What the target has. Of MariaDB, the GTID of each domain that was executed last."""
         if self._stands is not None and self._stands.places is not None:
             return self._stands.places.newest
-        return self._have.gtids if self._have is not None else None
+        return self._have
 
     def _check_place(self, start: Spot) -> None:
         """If the target has some of what comes before the given place, see that it has all of it.
@@ -311,13 +311,13 @@ class _Planner:
         have = self._have
         if self._request.start.place is None:
             return
-        if have is None or isinstance(have.gtids, MariadbGtidList):
+        if have is None or isinstance(have, MariadbGtidList):
             return
         before = self._gtids.at(*start)
         if before is None:
             return
-        missing = executed(before).beyond(have.gtids)
-        if missing and intersection(have.gtids, before):
+        missing = beyond(before, have)
+        if missing and intersection(have, before):
             place = self._route.place(start.number, start.offset)
             self._search.leave_out(
                 f"{self._search.who_has()} is not at {place}: it is missing {gtids_text(missing)}, "
@@ -405,7 +405,7 @@ class _Planner:
         if self._stands is not None and self._stands.places is not None:
             past = ",".join(self._stands.places.beyond(stop))
         else:
-            past = executed(intersection(have.gtids, everything)).beyond(wanted)
+            past = beyond(intersection(have, everything), wanted)
         if past:
             place = self._route.place(stop.number, stop.offset)
             who = self._search.who_has(parse(past, self._flavour))
@@ -439,7 +439,8 @@ class _Planner:
         rest = self._skip.not_found()
         if not rest:
             return
-        there = intersection(self._have.gtids, parse(rest, self._flavour)) if self._have else None
+        have = self._have
+        there = intersection(have, parse(rest, self._flavour)) if have is not None else None
         if there and is_done:
             self._warnings.append(
                 f"the target has {gtids_text(there)} already: an earlier run committed it empty, "
@@ -540,11 +541,11 @@ class _Planner:
             return
         if isinstance(wanted, MariadbGtidList):
             return  # its places tell what is applied, and breaks what is missing
-        has = self._have.plus(self._pieces.applied)
+        has = either(self._have, self._pieces.applied)
         skipped = self._skip.found()
-        missing = executed(wanted).beyond(has.gtids)
+        missing = beyond(wanted, has)
         if skipped is not None and missing:
-            missing = executed(parse(missing, self._flavour)).beyond(skipped)
+            missing = beyond(parse(missing, self._flavour), skipped)
         if missing:
             raise self._search.refused(
                 f"the target would be missing {gtids_text(missing)}",

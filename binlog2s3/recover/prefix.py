@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
     GtidSet,
     GtidSetBuilder,
     MariadbGtidList,
+    either,
     mariadb_gtid,
     mysql_gtid,
 )
@@ -221,4 +221,4 @@ def executed_with(have: Gtids | None, base: Base, reset: str) -> Gtids | None:
                 f"a tool that does not set all of its GTIDs: {reset}; SET GLOBAL gtid_purged = "
                 "'...' with them, at the target",
             )
-    return executed(have).plus(base.gtids).gtids
+    return either(have, base.gtids) if type(have) is type(base.gtids) else have

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import MariadbGtidList, intersection
+from binlog2s3.binlog.gtid import MariadbGtidList, beyond, intersection
 from binlog2s3.binlog.place import NoPlaceError, Spot
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
@@ -136,7 +135,7 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
         or isinstance(start.gtids, MariadbGtidList)
         or bool(intersection(start.gtids, everything))
     )
-    return is_same and bool(executed(start.gtids).beyond(everything))
+    return is_same and bool(beyond(start.gtids, everything))
 
 
 def plan_for(backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None) -> Plan:

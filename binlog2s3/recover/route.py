@@ -25,7 +25,6 @@ from binlog2s3.archive.history import (
     line_of,
     stretches,
 )
-from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -33,6 +32,7 @@ from binlog2s3.binlog.gtid import (
     MariadbGtidList,
     either,
     empty,
+    gathered,
     joined,
     parse,
 )

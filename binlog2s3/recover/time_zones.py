@@ -20,23 +20,21 @@ from pathlib import Path
 from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import statement_in
 from binlog2s3.binlog.events import (
-    CHECKSUM_SIZE,
     QUERIES,
     EventType,
     FormatEvent,
-    decode_format,
     query_layout,
     status_time_zone,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC, Transaction
+from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import Statement, without_secrets
 from binlog2s3.binlog.walk import EventWalk, payload_sink, wanted_types
 from binlog2s3.binlog.zone import SystemZone, differs, fixed_tz, sampled_days
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import count_text, cut, size_text, some
 from binlog2s3.recover.applier_error import Transactions, next_transaction
-from binlog2s3.recover.extract import through
+from binlog2s3.recover.extract import headed, through
 from binlog2s3.recover.model import BinlogPosition, Checked, OpenStream, Plan, PlanPiece, Stream
 from binlog2s3.recover.one_table import LOOKED_AT_MOST
 from binlog2s3.server.connection import Server
@@ -284,8 +282,7 @@ class _Reader:
     """
 
     def __init__(self, format_event: FormatEvent) -> None:
-        trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = EventWalk(trailer, self._begin, wanted=_WANTED)
+        self._events = EventWalk(format_event.trailer, self._begin, wanted=_WANTED)
         self.found = ""
 
     def feed(self, data: memoryview) -> None:
@@ -324,14 +321,10 @@ def _is_untold(statement: Statement, zone: bytes | None) -> bool:
 
 def _looked_at(piece: PlanPiece, data: Iterator[Checked]) -> Iterator[tuple[Checked, _Hit | None]]:
     """Each part of a piece, and the first transaction in it that depends on the zone."""
-    reader: _Reader | None = None
-    at = 0
+    head, form = headed(data)
+    reader, at = _Reader(form), max(piece.begin, len(head.data))
+    yield head, None
     for checked in data:
-        if reader is None:
-            reader = _Reader(decode_format(checked.data[len(MAGIC) :], offset=len(MAGIC)))
-            at = max(piece.begin, len(checked.data))
-            yield checked, None
-            continue
         begin, hit = 0, None
         view = memoryview(checked.data)
         for number, one in enumerate([*checked.done, None]):

@@ -3,7 +3,7 @@
 import sys
 
 from binlog2s3.archive.evidence import Evidence
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.report import STANDARD_OUTPUT, ReportConfig
 from binlog2s3.output import say
@@ -29,7 +29,7 @@ def run(config: ReportConfig, outside: Outside = OUTSIDE) -> None:
         notes = [*store.version_notes()]
     for text in notes:
         say("warning", text)
-    page = render(page_of(found, url(config.s3), now=now, notes=notes))
+    page = render(page_of(found, config.s3.url, now=now, notes=notes))
     if config.html == STANDARD_OUTPUT:
         sys.stdout.buffer.write(page)
         sys.stdout.flush()

@@ -15,7 +15,7 @@ from binlog2s3.archive.drills import DrillResult, latest
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.listing import LineageListing, gather
 from binlog2s3.archive.sources import nothing_of
-from binlog2s3.config.bucket import ListConfig, url
+from binlog2s3.config.bucket import ListConfig
 from binlog2s3.config.report import ReportConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.recover.snapshot import Snapshot
@@ -54,7 +54,7 @@ def look_at(
     if config.source is not None:
         return [one(config.source)]
     expected = read_expected(config.expect) if config.expect else None
-    prefix, target = config.s3.prefix, url(config.s3)
+    prefix, target = config.s3.prefix, config.s3.url
     glances = look_all(store, prefix, target, workers, now=now, expect=expected)
     if not glances:
         raise nothing_of(store, prefix, None, target)
@@ -80,7 +80,7 @@ def _one(
     source: str,
 ) -> Looked:
     prefix = config.s3.prefix
-    status = look(store, prefix, source, url(config.s3), now=now)
+    status = look(store, prefix, source, config.s3.url, now=now)
     catalog = Catalog(store, Layout(prefix, source))
     snapshot = Snapshot(catalog, workers)
     there, drills = look_up(catalog), [*latest(catalog)]

@@ -22,7 +22,7 @@ from binlog2s3.archive.codec import printed
 from binlog2s3.archive.drills import latest, newest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.restore import RestoreConfig
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
@@ -241,7 +241,7 @@ class _Restore:
     def _about(self, choice: Choice) -> About:
         return About(
             source=self._config.source,
-            archive=url(self._config.s3),
+            archive=self._config.s3.url,
             start=f"the registered {choice.backup.tool} {choice.backup.name}",
             applies=True,
             only=choice.only,

@@ -17,7 +17,6 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.config.bucket import url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PITR
 from binlog2s3.config.restore import RESTORE, Restoring
@@ -155,7 +154,7 @@ def choose(config: Restoring, catalog: Catalog, named: str | None = None) -> Cho
 
 def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot:
     workers = Workers(config.s3.threads)
-    return snapshot_of(catalog, workers, url(config.s3), advance=advance)
+    return snapshot_of(catalog, workers, config.s3.url, advance=advance)
 
 
 def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:

@@ -34,7 +34,7 @@ from binlog2s3.archive.stored import Stored, read_stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.backup import Action, BackupConfig
-from binlog2s3.config.bucket import for_writing, url
+from binlog2s3.config.bucket import for_writing
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import (
@@ -100,7 +100,7 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
             return 0
         with progress_of("entries") as advance:
             workers = Workers(config.s3.threads)
-            look = partial(snapshot_of, catalog, workers, url(config.s3), advance=advance)
+            look = partial(snapshot_of, catalog, workers, config.s3.url, advance=advance)
             is_new = action == "add"
             note, style = "", ""
             if action == "add":

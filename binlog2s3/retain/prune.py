@@ -26,7 +26,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.retired import Retired
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import for_writing, url
+from binlog2s3.config.bucket import for_writing
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.errors import (
@@ -127,7 +127,7 @@ class Prune:
             return 0
         with progress_of("entries") as advance:
             workers = Workers(self._threads)
-            snapshot = snapshot_of(self._catalog, workers, url(config.s3), advance=advance)
+            snapshot = snapshot_of(self._catalog, workers, config.s3.url, advance=advance)
             if snapshot.unreadable:
                 raise snapshot.unreadable[0]
             choice = self.choice(snapshot)

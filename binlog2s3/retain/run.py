@@ -31,7 +31,7 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.compression import ZstdStream
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.backup import BackupConfig, PositionFrom
-from binlog2s3.config.bucket import for_storing, url
+from binlog2s3.config.bucket import for_storing
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, SourceError, StoreError
@@ -130,7 +130,7 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
             now=lambda: store.settings.now(outside.now(), catalog.layout.archive),
             hold_on=_holds(store),
         )
-        look = partial(snapshot_of, catalog, workers, url(config.s3))
+        look = partial(snapshot_of, catalog, workers, config.s3.url)
         backup, reaches = BackupStorer(config, bucket, look, outside).run()
         for text in store.version_notes():
             say("warning", text)

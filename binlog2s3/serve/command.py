@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.options import split_listen
 from binlog2s3.config.serve import ServeConfig, is_loopback
 from binlog2s3.errors import Binlog2s3Error, ConfigError
@@ -320,6 +320,6 @@ def _endpoint(config: ServeConfig) -> Endpoint:
 
 def _uuid_of(config: ServeConfig) -> str:
     """The server_uuid that replicas see: always the same for one archive."""
-    where = url(config.s3) if config.s3 is not None else config.directory or config.binlog_dir
+    where = config.s3.url if config.s3 is not None else config.directory or config.binlog_dir
     digest = hashlib.sha256(f"binlog2s3 serve\0{where}\0{config.source}".encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))

@@ -16,9 +16,8 @@ from pathlib import Path
 from binlog2s3.archive.documents import Lineage, SourceServer
 from binlog2s3.archive.facts import Facts, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, EventType, FormatEvent
-from binlog2s3.binlog.executed import Gathering, executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
+from binlog2s3.binlog.events import HEADER, EventType, FormatEvent
+from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, MariadbGtidList, beyond
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids, NoPlaceError, places_of
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
@@ -245,7 +244,7 @@ class Directory:
         return Beginning(binlog=binlogs[found], offset=0, had=MysqlHad(have))
 
     def _purged(self, have: Gtids) -> NotServedError:
-        missing = executed(self._view.binlogs[0].before or have).beyond(have)
+        missing = beyond(self._view.binlogs[0].before or have, have)
         return NotServedError(
             "the replica is missing GTIDs that were executed before these binlogs begin: "
             f"{gtids_text(missing)}"
@@ -322,7 +321,6 @@ class Directory:
     def _gtids_of(self, binlog: ServedBinlog) -> Iterator[str]:
         """The GTIDs of a MariaDB's transactions in a file, in order."""
         part = self._part(binlog)
-        trailer = CHECKSUM_SIZE if part.form.checksum == "crc32" else 0
         splitter = EventSplitter(most=_GTID_MOST, wanted=wanted_types(EventType.MARIADB_GTID))
         begin = len(MAGIC)
         for block in part.file.blocks():
@@ -330,7 +328,7 @@ class Directory:
                 for event in splitter.feed(memoryview(block)[begin:]):
                     if event.size:
                         _, kind, server_id, *_ = HEADER.unpack_from(event.data)
-                        yield gtid_of(kind, server_id, event.data, trailer)
+                        yield gtid_of(kind, server_id, event.data, part.form.trailer)
             except ValueError as error:
                 raise RecoveryError(f"{part.file.path}: {error}") from error
             begin = 0

@@ -22,12 +22,12 @@ from binlog2s3.archive.facts import Facts, added_gtids, scanned
 from binlog2s3.archive.history import gtids_break, missing_binlogs
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
-from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
     GtidSet,
     MariadbGtidList,
+    beyond,
     either,
     parse,
 )
@@ -325,12 +325,12 @@ class ArchiveHistory:
         if route is not None and len(route):
             apart = either(apart, outside(route, 0))
         apart = either(apart, gtids_that_came_in(self._left_out(number)))
-        if not executed(apart).beyond(have):
+        if not beyond(apart, have):
             return
-        known = executed(have)
+        known: Gtids = have
         for one in range(len(view.binlogs)):
-            known = known.plus(self._added_by(one))
-        if missing := executed(apart).beyond(known.gtids):
+            known = either(known, self._added_by(one))
+        if missing := beyond(apart, known):
             raise NotServedError(
                 f"the replica is missing {gtids_text(missing)}, which no binlog of the source ever "
                 "had: build it again from a base backup that has them"
@@ -492,7 +492,7 @@ class ArchiveHistory:
             before = self.known(first).gtids_before
         if before is None:
             return NotServedError("this archive does not say which GTIDs came before it")
-        missing = gtids_text(executed(before).beyond(have))
+        missing = gtids_text(beyond(before, have))
         pruned = self._route.pruned if self._route is not None else ""
         return NotServedError(
             "the replica is missing GTIDs that were executed before the archive begins: "
@@ -514,7 +514,7 @@ class ArchiveHistory:
         if everything is None:
             return
         for added in (self._added, tail.scanner.gtids if tail is not None else None):
-            everything = executed(everything).plus(added).gtids if added else everything
+            everything = either(everything, added) if added else everything
         begins_in = route.lineage(first) if first >= 0 else self._lineage.id
         check_gtids(route, have, everything, begins_in=begins_in, lineage=self._wanted, extra=extra)
 
@@ -690,7 +690,7 @@ class ArchiveHistory:
         done = replace(binlog, is_open=False, end=tail.whole)
         new = Tail(ServedBinlog(lineage=binlog.lineage, name=following, is_open=True))
         added = tail.scanner.gtids
-        self._added = added if self._added is None else executed(self._added).plus(added).gtids
+        self._added = added if self._added is None else either(self._added, added)
         self._closed[binlog.place] = tail
         tail.binlog, self._tail = done, new
         for old in list(self._closed.values())[:-1]:  # once its entry says the same

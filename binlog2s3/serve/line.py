@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.history import why_gap
-from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, either, parse
+from binlog2s3.binlog.gtid import Gtids, beyond, either, parse
 from binlog2s3.errors import NoBinlogError, RecoveryError
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, Latest, Request, Start
@@ -87,8 +86,8 @@ def check_gtids(
         origin = Origin(_Search(route, request))
         if extra is None:
             everything = either(everything, outside(route, 0)) if len(route) else everything
-            extra = executed(have).beyond(everything)
-        origin.check_target(executed(have), everything, begins_in=begins_in, extra=extra)
+            extra = beyond(have, everything)
+        origin.check_target(have, everything, begins_in=begins_in, extra=extra)
     except RecoveryError as error:
         raise NotServedError(str(error)) from error
 

@@ -20,7 +20,6 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.events import CHECKSUM_SIZE
 from binlog2s3.binlog.fingerprint import Fingerprint
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName, FilePosition
@@ -290,7 +289,7 @@ def _fingerprints(
     for block in blocks:
         done = scanner.feed(block)
         if reader is None and scanner.formats:
-            reader = Fingerprint(CHECKSUM_SIZE if scanner.formats[0].checksum == "crc32" else 0)
+            reader = Fingerprint(scanner.formats[0].trailer)
         low = 0 if at else len(MAGIC)
         for one in done:
             high = one.end - at

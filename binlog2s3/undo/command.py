@@ -20,7 +20,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.events import MAGIC, EventType
 from binlog2s3.binlog.gtid import parse
 from binlog2s3.binlog.undo import STEP_BYTES, ChangedTable, Changes, EventMaker, steps
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.undo import UndoConfig
 from binlog2s3.errors import RecoveryError
@@ -199,7 +199,7 @@ class _Undo:
         )
 
     def _check_lineage(self, snapshot: Snapshot, facts: ServerFacts) -> None:
-        snapshot.refuse_nothing(url(self._config.s3))
+        snapshot.refuse_nothing(self._config.s3.url)
         current = next(one for one in snapshot.lineages if one.id == snapshot.current)
         if current.server_uuid != facts.uuid:
             raise RecoveryError(

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.binlog.executed import gathered
-from binlog2s3.binlog.gtid import Flavour, GtidSet
+from binlog2s3.binlog.gtid import Flavour, GtidSet, gathered
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import (

@@ -21,7 +21,7 @@ from binlog2s3.archive.backup_runs import last_failure, runs_of
 from binlog2s3.archive.backups import look_up
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
-from binlog2s3.config.bucket import for_streaming, url
+from binlog2s3.config.bucket import for_streaming
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
@@ -91,7 +91,7 @@ def look(
     config: Config, held: Callable[[], AbstractContextManager[None]], outside: Outside
 ) -> Generator[Row]:
     """All rows, in order. While `held` is entered, no signal ends the process."""
-    target = url(config.s3)
+    target = config.s3.url
     yield from _configuration_rows(config, target)
     with (
         closing(SourceCheck(config, target)) as source,

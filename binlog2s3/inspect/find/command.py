@@ -14,7 +14,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.find import FindConfig
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.points import flavour_of, parse_gtids
@@ -63,7 +63,7 @@ def run(config: FindConfig | RowsConfig, outside: Outside = OUTSIDE) -> int:
         printer = _printer(config, snapshot, flavours)
         context = SearchContext(
             source=config.source,
-            archive=url(config.s3),
+            archive=config.s3.url,
             given=config.given,
             tip=snapshot.current,
             several=len(snapshot.lineages) > 1,
@@ -216,7 +216,7 @@ class _FindRun:
 
 def _check(config: FindConfig | RowsConfig, query: SearchQuery, snapshot: Snapshot) -> set[Flavour]:
     """The flavours of what is searched. Raises an error if there is nothing to search."""
-    snapshot.refuse_nothing(url(config.s3))
+    snapshot.refuse_nothing(config.s3.url)
     ids = [lineage.id for lineage in snapshot.lineages]
     wanted = query.lineage
     if wanted is not None and wanted not in ids:

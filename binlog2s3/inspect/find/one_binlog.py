@@ -22,7 +22,7 @@ from binlog2s3.binlog.content import (
     ContentReader,
     TwoPhase,
 )
-from binlog2s3.binlog.events import CHECKSUM_SIZE, FormatEvent, Phase, decode_format
+from binlog2s3.binlog.events import FormatEvent, Phase, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, DamageError
@@ -106,7 +106,9 @@ class SpanSearcher:
         """The matches in a span. `data` are its blocks, in order; all of them are consumed."""
         opened = self._open(span)
         known = span.known
-        prefilter = Prefilter(self.rules or _ALL, span.begin, opened.trailer, dict(known.damaged))
+        prefilter = Prefilter(
+            self.rules or _ALL, span.begin, opened.form.trailer, dict(known.damaged)
+        )
         pieces: list[Piece] | None = [] if span.size <= _KEPT_MOST else None
         end, error = span.end, None
         for number, block in zip(span.numbers, data, strict=True):
@@ -286,7 +288,6 @@ class _Opened:
     def __init__(self, head: bytes) -> None:
         self.head = head
         self.form: FormatEvent = decode_format(head, offset=0)
-        self.trailer = CHECKSUM_SIZE if self.form.checksum == "crc32" else 0
 
 
 _STATES: dict[Phase, Literal["prepared", "committed", "rolled back"]] = {

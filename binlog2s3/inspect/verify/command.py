@@ -19,13 +19,13 @@ from binlog2s3.archive.codec import printed
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.inspect.verify.against_source import SourceComparison
-from binlog2s3.inspect.verify.report import BackupAnswer, Defect, Report
+from binlog2s3.inspect.verify.report import WORDS, BackupAnswer, Defect, Report
 from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import PrintedReport, print_report
 from binlog2s3.output import page_on
@@ -84,7 +84,7 @@ class Verifier:
         """Check all of them."""
         config, began = self._config, self._outside.monotonic()
         report = Report(
-            target=url(config.s3),
+            target=config.s3.url,
             deep=config.deep,
             since_us=config.since.at_us if config.since else None,
             last=config.last,
@@ -165,7 +165,7 @@ class Verifier:
 
     def _nothing(self) -> ArchiveError:
         s3 = self._config.s3
-        return nothing_of(self._store, s3.prefix, self._config.source, url(s3))
+        return nothing_of(self._store, s3.prefix, self._config.source, s3.url)
 
 
 @contextmanager
@@ -189,25 +189,6 @@ def _reading(size: int) -> Iterator[Callable[[int, int], None]]:
             )
 
         yield advance
-
-
-_ON_THE_WAY = frozenset(
-    {
-        "binlog-missing",
-        "object-missing",
-        "entry-unreadable",
-        "entry-lies",
-        "size",
-        "checksum",
-        "bytes",
-        "gtids",
-        "chunk-hole",
-        "chunk-disagrees",
-        "chunk-bytes",
-        "durable-missing",
-    }
-)
-"""Kinds of defects that a recovery hits, or must not trust."""
 
 
 def answer(
@@ -259,7 +240,7 @@ def _met(plan: Plan, defects: Iterable[Defect]) -> str:
     met = [
         defect
         for defect in defects
-        if defect.kind in _ON_THE_WAY
+        if WORDS[defect.kind].is_on_the_way
         and not defect.repaired
         and (defect.lineage, defect.binlog) in way
     ]

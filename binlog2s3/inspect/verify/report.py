@@ -7,7 +7,7 @@ fix it, and it ends an interval.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.binlog.names import BinlogName
@@ -46,133 +46,159 @@ _AGAIN = (
     "if the source still has the binlog, delete the object and restart `stream` to archive it again"
 )
 _BACKUP = "make a new base backup: from there on, the history is complete"
-WORDS: Mapping[Kind, tuple[str, str, str]] = {
-    "lineage-missing": (
+
+
+class Meaning(NamedTuple):
+    """What a kind of defect is, what follows for a recovery, and what to do.
+
+    `is_on_the_way`: a recovery that needs the binlog hits it, or must not trust it.
+    """
+
+    what: str
+    follows: str
+    todo: str
+    is_on_the_way: bool = False
+
+
+WORDS: Mapping[Kind, Meaning] = {
+    "lineage-missing": Meaning(
         "binlogs, entries, chunks or the last turn of a lineage without a lineage.json",
         "a recovery cannot find this lineage",
         f"{_VERSIONED}; docs/format.md describes the file",
     ),
-    "lineage-unreadable": (
+    "lineage-unreadable": Meaning(
         "a lineage.json that does not follow format 1",
         "a recovery cannot find this lineage",
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
     ),
-    "lineage-lies": (
+    "lineage-lies": Meaning(
         "a lineage.json that contradicts its key, its first binlog, or itself",
         "a recovery may follow the wrong history",
         _VERSIONED,
     ),
-    "parent-missing": (
+    "parent-missing": Meaning(
         "a lineage whose parent is missing",
         "a recovery cannot begin before this lineage",
         f"nothing, if it was deleted on purpose; otherwise {_VERSIONED}",
     ),
-    "parent-lies": (
+    "parent-lies": Meaning(
         "a parent whose point, GTIDs or join contradict its binlogs",
         "a recovery that begins before this lineage would stop at the wrong place, or is refused",
         _VERSIONED,
     ),
-    "binlog-missing": (
+    "binlog-missing": Meaning(
         "missing binlogs, without object and entry, that the writer has passed",
         "no recovery crosses it: from an earlier backup, only up to there",
         f"if all before it was deleted on purpose: --last or --since; else {_VERSIONED}; {_BACKUP}",
+        is_on_the_way=True,
     ),
-    "object-missing": (
+    "object-missing": Meaning(
         "an entry without its binlog",
         "no recovery crosses it: from an earlier backup, only up to there",
         f"{_VERSIONED}; or delete its entry, if the source still has the binlog; else {_BACKUP}",
+        is_on_the_way=True,
     ),
-    "entry-missing": (
+    "entry-missing": Meaning(
         "an archived binlog without an entry",
         "a recovery and `find` read the whole binlog instead; `list` shows no times and no GTIDs",
         "verify --repair makes the entry again from the object",
     ),
-    "entry-unreadable": (
+    "entry-unreadable": Meaning(
         "an entry that does not follow format 1, or has an unknown encoding or encryption",
         "a recovery that needs this binlog is refused",
         f"{_VERSIONED}; or delete the entry, and verify --repair makes it again",
+        is_on_the_way=True,
     ),
-    "entry-lies": (
+    "entry-lies": Meaning(
         "an entry that contradicts itself, or the bytes",
         "a recovery may stop at the wrong place, or is refused",
         f"{_VERSIONED}; or delete the entry, and verify --repair makes it again",
+        is_on_the_way=True,
     ),
-    "size": (
+    "size": Meaning(
         "a binlog whose size differs from its entry",
         "the binlog is incomplete, or is another one",
         f"{_VERSIONED}; or {_AGAIN}",
+        is_on_the_way=True,
     ),
-    "checksum": (
+    "checksum": Meaning(
         "a binlog whose CRC64NVME in the store differs from its entry",
         "the binlog's bytes differ from what was archived",
         f"{_VERSIONED}; or {_AGAIN}",
+        is_on_the_way=True,
     ),
-    "bytes": (
+    "bytes": Meaning(
         "bytes that do not match the entry's checksums, or damaged events",
         "a recovery is refused when it reaches these bytes",
         f"{_VERSIONED}; or {_AGAIN}",
+        is_on_the_way=True,
     ),
-    "gtids": (
+    "gtids": Meaning(
         "a binlog that does not begin with the GTIDs that the one before it ends with",
         "no recovery crosses it: transactions are missing, or an entry is wrong",
         f"--deep finds out which; {_BACKUP}",
+        is_on_the_way=True,
     ),
-    "chunk-hole": (
+    "chunk-hole": Meaning(
         "chunks of a binlog with a hole between them",
         "what follows cannot be recovered",
         "a running `stream` uploads missing chunks again, as long as the source has the binlog",
+        is_on_the_way=True,
     ),
-    "chunk-disagrees": (
+    "chunk-disagrees": Meaning(
         "chunks of the same range with different checksums",
         "what follows must not be applied: nothing shows which chunk is right",
         "compare them with the source's binlog",
+        is_on_the_way=True,
     ),
-    "chunk-bytes": (
+    "chunk-bytes": Meaning(
         "chunks whose bytes do not match their names",
         "what follows cannot be recovered",
         f"{_VERSIONED}; or restart `stream`, which uploads it again if the source still has it",
+        is_on_the_way=True,
     ),
-    "durable-missing": (
+    "durable-missing": Meaning(
         "missing bytes that the last writer reported as durable",
         "transactions that were durable cannot be recovered",
         "a running `stream` uploads missing chunks again, as long as the source has the binlog",
+        is_on_the_way=True,
     ),
-    "writer-unreadable": (
+    "writer-unreadable": Meaning(
         "the last writer's object does not follow format 1",
         "how much is durable is not known",
         "a running `stream` writes it again; a newer format needs a newer binlog2s3",
     ),
-    "turn-unreadable": (
+    "turn-unreadable": Meaning(
         "the last object of `turns/` does not follow format 1",
         "which lineage is current is not known: a recovery is refused without --lineage",
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
     ),
-    "backup-damaged": (
+    "backup-damaged": Meaning(
         "an object of a stored base backup that is missing, or other bytes than its document says",
         "no recovery can begin at it",
         "`backup remove` forgets it; make a new one, or restore an older version of the object",
     ),
-    "backup-unreadable": (
+    "backup-unreadable": Meaning(
         "a document of a registered base backup that does not follow format 1",
         "the backup is not used, and `prune` is refused",
         "`backup add` registers it again; a newer format needs a newer binlog2s3",
     ),
-    "foreign": (
+    "foreign": Meaning(
         "an object below `archive/` or `live/` that is not part of the format",
         "none: it is ignored",
         "find out who put it there, and delete it",
     ),
-    "source-differs": (
+    "source-differs": Meaning(
         "a binlog's size, server id or previous GTIDs differ on the server",
         "a recovery restores other data than the source has",
         "the server was reset or restored, or the archive was changed: run with --deep",
     ),
-    "source-has-it": (
+    "source-has-it": Meaning(
         "the server still has something that is missing in the bucket",
         "what is missing in the bucket cannot be recovered",
         "restart `stream`, which archives it as long as the source has it",
     ),
-    "source-is-another": (
+    "source-is-another": Meaning(
         "the archive is not of this server",
         "nothing that this server writes is archived here",
         "check that --source and --mysql-host name the same server",
@@ -205,12 +231,12 @@ class Defect:
     @property
     def follows(self) -> str:
         """What follows for a recovery."""
-        return WORDS[self.kind][1]
+        return WORDS[self.kind].follows
 
     @property
     def todo(self) -> str:
         """What to do about it."""
-        return WORDS[self.kind][2]
+        return WORDS[self.kind].todo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.facts import Binlog, Facts
 from binlog2s3.archive.history import Line, current_of, line_of
 from binlog2s3.archive.layout import Layout
-from binlog2s3.binlog.executed import gathered
-from binlog2s3.binlog.gtid import Gtids, joined
+from binlog2s3.binlog.gtid import Gtids, gathered, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import (

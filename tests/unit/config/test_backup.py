@@ -55,8 +55,6 @@ COMMAND = PLACE | {"command": "dump it", "position-from": "dump-header"}
         (TOOL | COMMAND, "contradict each other"),
         (PLACE | {"tool": "mysqldump"}, "--mysql-user is missing"),
         (COMMAND | {"position-from": None}, "needs --position-from"),
-        (COMMAND | {"command": "  "}, "is empty"),
-        (COMMAND | {"command": "a 'b"}, "No closing quotation"),
         (TOOL | {"position-from": "dump-header"}, "needs --command"),
         (COMMAND | {"tool-option": ("--x",)}, "needs --tool"),
         (TOOL | {"tool-option": ("x",)}, "must begin with -"),

@@ -629,7 +629,6 @@ def test_wrong_options_are_all_reported(tmp_path: Path) -> None:
     """Together."""
     given = Given(
         {
-            "restore-command": "cp '",
             "mysqld": tmp_path / "none",
             "work-dir": tmp_path,
             "mysqld-option": ("port=3",),
@@ -637,7 +636,6 @@ def test_wrong_options_are_all_reported(tmp_path: Path) -> None:
     )
     config, problems = DRILL.build(given)
     assert config is None
-    assert any("No closing quotation" in text for text in problems)
     assert any("no such file" in text for text in problems)
     assert any("must begin with --" in text for text in problems)
 

@@ -373,7 +373,7 @@ WITHOUT_ZONE = (
         ),
         (
             f"--latest --skip-gtid=0-1-5 --skip-gtid={UUID}:1",
-            "--skip-gtid has MySQL's GTIDs and --skip-gtid MariaDB's",
+            "--skip-gtid has GTIDs of MySQL and of MariaDB",
         ),
         ("--latest --output-dir=/d --workers=2", f"--workers and --output-dir {FILES}"),
         (

@@ -59,7 +59,7 @@ def test_every_value_reaches_its_place() -> None:
         ((*NEEDED, *TARGET, FROM, TO), "a stretch needs --table"),
         ((*NEEDED, *TARGET, GTID, FROM, TO, "--table=a.b"), "contradict"),
         ((*NEEDED, *TARGET, "--at=b.000001:4", FROM, TO, "--table=a.b"), "contradict"),
-        ((*NEEDED, *TARGET, FROM, "--to-gtid=0-1-5", "--table=a.b"), "MySQL and of MariaDB"),
+        ((*NEEDED, *TARGET, FROM, "--to-gtid=0-1-5", "--table=a.b"), "--to-gtid MariaDB's"),
         ((*NEEDED, GTID), "no server"),
         ((*NEEDED, GTID, "--target-host=db1"), "--target-user is missing"),
         ((*NEEDED, *TARGET, GTID, "--output=x", "--yes"), "no server is changed"),
