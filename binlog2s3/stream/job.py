@@ -30,21 +30,6 @@ from binlog2s3.store.s3 import PartInfo
 from binlog2s3.stream.remote import Compared, Held, RemoteBinlog
 from binlog2s3.stream.tail import Track
 
-_URGENT_SECONDS = 30.0
-_HOUR_SECONDS = 3600.0
-_QUICKLY = 2
-_LEAST_SIZE = 16 << 20
-_WINDOW_SECONDS = 2.0
-_WEIGHT = 0.3
-_TELLING = 512 << 10
-_LONGEST_FLUSH = 10.0
-_MOST_STATES = 1000
-_PARTS_SECONDS = 5.0
-AT_A_TIME = 15
-"""Large bodies, or copies, on their way at a time if the link is not known to carry more."""
-_TWICE, _BACK = 2.1, 3.0
-"""So many times the growth must fit: below the first flushes get rarer, from the second on not."""
-
 Request = Callable[[], object]
 
 
@@ -310,6 +295,11 @@ Action = Look | ForChunks | ForArchive
 
 
 # A binlog
+
+_URGENT_SECONDS = 30.0
+_HOUR_SECONDS = 3600.0
+_QUICKLY = 2
+_LEAST_SIZE = 16 << 20
 
 
 @dataclass(slots=True)
@@ -678,6 +668,8 @@ def urgency(job: Job) -> int:
 
 # A lineage
 
+_MOST_STATES = 1000
+
 
 class Coverage:
     """How far a lineage is in the bucket: `durable` is the position, `until` the time.
@@ -807,6 +799,16 @@ class Coverage:
 
 
 # The link
+
+_WINDOW_SECONDS = 2.0
+_WEIGHT = 0.3
+_TELLING = 512 << 10
+_LONGEST_FLUSH = 10.0
+_PARTS_SECONDS = 5.0
+AT_A_TIME = 15
+"""Large bodies, or copies, on their way at a time if the link is not known to carry more."""
+_TWICE, _BACK = 2.1, 3.0
+"""So many times the growth must fit: below the first flushes get rarer, from the second on not."""
 
 
 class UploadPace:

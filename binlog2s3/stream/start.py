@@ -42,11 +42,7 @@ from binlog2s3.server.login import resolve
 from binlog2s3.status.model import SourceStatus, Status, Vitals, judge, writer_status
 from binlog2s3.store.requests import crc64_of
 from binlog2s3.store.s3 import FileSlice, MendableError, Store
-from binlog2s3.stream.archive_end import (
-    archive_end,
-    from_bucket,
-    known_end_of_archive,
-)
+from binlog2s3.stream.archive_end import archive_end, from_bucket, known_end_of_archive
 from binlog2s3.stream.continuation import KnownEnd, known_end_of, nothing_of
 from binlog2s3.stream.remote import put_entry
 from binlog2s3.stream.resume import NextRun, Resumption
@@ -59,6 +55,9 @@ from binlog2s3.stream.writer import Vacancy, this_process
 from binlog2s3.workers import both
 
 _log = Log("start")
+
+
+# Without the source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

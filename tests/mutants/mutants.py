@@ -457,14 +457,14 @@ MUTANTS = (
         "claimed-once-durable",
         Promise.AHEAD,
         "A moment is claimed only once the server's position of then is durable.",
-        ("tests/unit/stream/test_watermark.py::test_the_clock_is_claimed_up_to_the_offset",),
+        ("tests/unit/stream/test_coverage.py::test_the_clock_is_claimed_up_to_the_offset",),
         ((Coverage._claim, always(comparison(1, of=2))),),
     ),
     Mutant(
         "durable-in-order",
         Promise.AHEAD,
         "Durable goes on only behind a binlog that is whole in the bucket.",
-        ("tests/unit/stream/test_watermark.py::test_what_lies_behind_an_open_binlog_waits_for_it",),
+        ("tests/unit/stream/test_coverage.py::test_what_lies_behind_an_open_binlog_waits_for_it",),
         ((Coverage._go_on, never(when())),),
     ),
     Mutant(
