@@ -49,7 +49,7 @@ def holes(
     MariaDB also those that are in a hole as a whole.
     """
     walk = _Walk(route, have, start)
-    there = {(piece.lineage, piece.binlog): piece for piece in pieces}
+    there = {piece.binlog_id: piece for piece in pieces}
     for number in range(start.number, stop.number + 1):
         begin = start.offset if number == start.number else 0
         end = stop.offset if number == stop.number else route.size(number)

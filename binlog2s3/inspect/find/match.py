@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from uuid import UUID
 
-from binlog2s3.archive.facts import Facts, added_gtids
+from binlog2s3.archive.facts import BinlogId, Facts, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, mariadb_gtid
@@ -331,8 +331,8 @@ class SearchQuery:
     until_us: int | None = None
     gtids: tuple[str, ...] = ()
     at: FilePosition | None = None
-    since: tuple[str, BinlogName] | None = None
-    until: tuple[str, BinlogName] | None = None
+    since: BinlogId | None = None
+    until: BinlogId | None = None
     order: Literal["newest", "oldest"] = "newest"
     limit: int = 0
     lineage: str | None = None
