@@ -19,7 +19,7 @@ from operator import eq
 
 from binlog2s3.archive.ahead import MOST_THREADS, Ahead, Kept
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
-from binlog2s3.archive.facts import Facts
+from binlog2s3.archive.facts import BinlogId, Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import LOOKS, Readable
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
@@ -95,7 +95,7 @@ class Blocks:
         self._where = where
         self._threads = min(threads, MOST_THREADS)
         self._kept = Kept[memoryview](keep)
-        self._places: dict[tuple[str, BinlogName], Readable] = {}
+        self._places: dict[BinlogId, Readable] = {}
         self._lock = threading.Lock()
 
     def forget(self) -> None:

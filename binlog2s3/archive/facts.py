@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
 from binlog2s3.archive.parts import BLOCK_SIZE, Block
@@ -19,6 +19,8 @@ from binlog2s3.formatting import cut, us_of
 _MOST_SHOWN = 500
 _LEFT_OUT = "what the source leaves out of its binlogs cannot be in this history"
 State = Literal["archived", "open", "unfinished", "undescribed"]
+BinlogId: TypeAlias = tuple[str, BinlogName]
+"""Which binlog of a source: the id of its lineage, and its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from binlog2s3.archive.documents import (
     Parent,
     SourceServer,
 )
-from binlog2s3.archive.facts import Binlog
+from binlog2s3.archive.facts import Binlog, BinlogId
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
@@ -164,7 +164,7 @@ def _with_entries(
 ) -> list[LineageListing]:
     """These lineages with the entries that no page has; those that cannot be used are problems."""
     paged = sum(binlog.entry is not None for one in listed for binlog in one.binlogs)
-    described: dict[tuple[str, BinlogName], Binlog] = {}
+    described: dict[BinlogId, Binlog] = {}
     for seen in read(wanted, paged):
         if isinstance(seen, ArchiveError):
             problems.append(f"{seen} ({seen.hint})")

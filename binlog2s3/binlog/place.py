@@ -13,7 +13,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, mysql_gtid
+from binlog2s3.binlog.gtid import (
+    Flavour,
+    Gtids,
+    GtidSet,
+    GtidSetBuilder,
+    MariadbGtidList,
+    mariadb_gtid,
+    mysql_gtid,
+)
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 
@@ -472,3 +480,69 @@ def repeated_upto(transactions: Iterable[Transaction], state: MariadbGtidList) -
     """
     wanted = {gtid_text(one) for one in state.gtids()}
     return {domain_of(one.gtid): one.end for one in transactions if one.gtid in wanted}
+
+
+@dataclass(frozen=True, slots=True)
+class ExactGtids:
+    """GTIDs, each one for itself.
+
+    MariaDB's are kept one by one, because a list of MariaDB's keeps only the last of each server.
+    """
+
+    mysql: GtidSet = field(default_factory=GtidSet)
+    mariadb: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], flavour: Flavour, option: str) -> Self:
+        """Those that an option names. Raises RecoveryError for what is no GTID of the flavour."""
+        mysql, mariadb = GtidSet(), set[str]()
+        try:
+            for text in texts:
+                if flavour == "mysql":
+                    mysql |= GtidSet.parse(text)
+                    continue
+                for one in text.split(","):
+                    gtids = MariadbGtidList.parse(one).gtids()
+                    mariadb |= {f"{domain}-{server}-{n}" for domain, server, n in gtids}
+        except ValueError as error:
+            raise RecoveryError(f"{option}: {error}", hint="see --help") from None
+        return cls(mysql, frozenset(mariadb))
+
+    @classmethod
+    def of(cls, gtids: Iterable[str], flavour: Flavour) -> Self:
+        """Those of transactions, in the scanner's form."""
+        if flavour == "mariadb":
+            return cls(mariadb=frozenset(gtids))
+        builder = GtidSetBuilder()
+        for one in gtids:
+            builder.add(*mysql_gtid(one))
+        return cls(builder.build())
+
+    def has(self, gtid: str) -> bool:
+        """Whether this one, in the scanner's form, is among them."""
+        if self.mariadb:
+            return gtid in self.mariadb
+        return bool(self.mysql) and is_in(self.mysql, gtid)
+
+    def within(self, have: ExecutedPart, line: GtidLine) -> "ExactGtids":
+        """Those that were executed; of MariaDB, all places that they have in the line count."""
+        if isinstance(have, MysqlPart):
+            return ExactGtids(self.mysql & have.gtids)
+        return ExactGtids(mariadb=frozenset(one for one in self.mariadb if _has(have, line, one)))
+
+    def __or__(self, other: "ExactGtids") -> "ExactGtids":
+        return ExactGtids(self.mysql | other.mysql, self.mariadb | other.mariadb)
+
+    def __sub__(self, other: "ExactGtids") -> "ExactGtids":
+        return ExactGtids(self.mysql - other.mysql, self.mariadb - other.mariadb)
+
+    def __bool__(self) -> bool:
+        return bool(self.mysql or self.mariadb)
+
+    def __str__(self) -> str:
+        return str(self.mysql) or ",".join(sorted(self.mariadb, key=mariadb_gtid))
+
+
+def _has(have: ExecutedPart, line: GtidLine, gtid: str) -> bool:
+    found = transactions_with(line, mariadb_gtid(gtid))
+    return bool(found) and all(have.has(number, one) for number, one in found)

@@ -97,7 +97,7 @@ def failed_transaction(
     piece, one = first
     at = failure.place
     if at is not None:
-        where = (at.lineage, at.binlog) == (piece.lineage, piece.binlog)
+        where = at.binlog_id == piece.binlog_id
         return one if where and one.begin < at.offset <= one.end else None
     return one if one_by_one and failure.text.startswith(_IN_A_TRANSACTION) else None
 
@@ -106,11 +106,7 @@ def next_transaction(
     pieces: Sequence[PlanPiece], place: BinlogPosition, transactions: Transactions
 ) -> tuple[PlanPiece, Transaction] | None:
     """The first transaction of the pieces that begins at this place or after it."""
-    numbers = (
-        number
-        for number, piece in enumerate(pieces)
-        if (piece.lineage, piece.binlog) == (place.lineage, place.binlog)
-    )
+    numbers = (number for number, piece in enumerate(pieces) if piece.binlog_id == place.binlog_id)
     first = next(numbers, None)
     for piece in pieces[first:] if first is not None else ():
         begin = max(piece.begin, place.offset) if piece is pieces[first or 0] else piece.begin

@@ -14,12 +14,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, cast
+from typing import BinaryIO, Literal, cast
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.compression import unzstd
 from binlog2s3.binlog.gtid import Flavour, parse
-from binlog2s3.binlog.names import FilePosition
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.backup_format import (
     SINGLE_DATABASE,
@@ -115,19 +114,6 @@ def start_of_gtids(text: str, flavour: Flavour) -> Start:
     return Start(gtids=gtids, base=Base(gtids=gtids, said_by="--from-gtid-set"))
 
 
-class _End(Protocol):
-    """Where a backup ends: a `BackupPoint`, or a registered backup."""
-
-    @property
-    def flavour(self) -> Flavour | None: ...
-    @property
-    def gtid_set(self) -> str | None: ...
-    @property
-    def ends_at(self) -> FilePosition | None: ...
-    @property
-    def server_uuid(self) -> str | None: ...
-
-
 def start_of_registered(backup: Backup, flavour: Flavour) -> Start:
     """Where a recovery from a registered backup starts. Raises RecoveryError as the others do."""
     start = start_at(backup, flavour, backup.name)
@@ -135,7 +121,7 @@ def start_of_registered(backup: Backup, flavour: Flavour) -> Start:
     return replace(start, lineage=backup.lineage, base=base)
 
 
-def start_at(point: _End, flavour: Flavour, name: str) -> Start:
+def start_at(point: BackupPoint | Backup, flavour: Flavour, name: str) -> Start:
     """Where a recovery starts from the backup of this name. Raises RecoveryError.
 
     GTIDs name transactions on every server; a position only on the server that was dumped.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeAlias, TypeVar
 
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.facts import Facts
+from binlog2s3.archive.facts import BinlogId, Facts
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
@@ -230,6 +230,10 @@ class BinlogPosition:
     offset: int
 
     @property
+    def binlog_id(self) -> BinlogId:
+        return self.lineage, self.binlog
+
+    @property
     def place(self) -> FilePosition:
         """For comparison within a lineage."""
         return FilePosition(self.binlog, self.offset)
@@ -268,6 +272,10 @@ class PlanPiece:
     transactions: int
     gtids: Gtids
     greatest_commit_us: int | None = None
+
+    @property
+    def binlog_id(self) -> BinlogId:
+        return self.lineage, self.binlog
 
     @property
     def served_name(self) -> str:

@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, either, empty, gathered
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, is_in
+from binlog2s3.binlog.place import ExactGtids, ExecutedPart, MysqlPart, Spot, is_in
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import BinlogPosition, PlanPiece
-from binlog2s3.recover.prefix import ExactGtids
 from binlog2s3.recover.route import RouteGtids
 
 WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-position"

@@ -437,7 +437,7 @@ class _Recovery:
         """See whether the target can be a replica of it, and stands where the plan begins."""
         if self._apply is None:
             return
-        places = {(piece.lineage, piece.binlog) for piece in plan.pieces}
+        places = {piece.binlog_id for piece in plan.pieces}
         ids = {snapshot.known(lineage, name).server_id for lineage, name in places}
         try:
             self._apply.check(plan, [one for one in ids if one is not None], state)

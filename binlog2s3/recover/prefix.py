@@ -7,92 +7,24 @@ exactly that. GTIDs of which only the beginning of a binlog tells have no place,
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from binlog2s3.binlog.gtid import (
-    Flavour,
     Gtids,
     GtidSet,
-    GtidSetBuilder,
-    MariadbGtidList,
     either,
-    mariadb_gtid,
-    mysql_gtid,
 )
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, is_in, transactions_with
+from binlog2s3.binlog.place import (
+    ExactGtids,
+    ExecutedPart,
+    Spot,
+)
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.model import Base, PlanPiece
 from binlog2s3.recover.route import Route
-
-
-@dataclass(frozen=True, slots=True)
-class ExactGtids:
-    """GTIDs, each one for itself.
-
-    MariaDB's are kept one by one, because a list of MariaDB's keeps only the last of each server.
-    """
-
-    mysql: GtidSet = field(default_factory=GtidSet)
-    mariadb: frozenset[str] = frozenset()
-
-    @classmethod
-    def parse(cls, texts: Iterable[str], flavour: Flavour, option: str) -> Self:
-        """Those that an option names. Raises RecoveryError for what is no GTID of the flavour."""
-        mysql, mariadb = GtidSet(), set[str]()
-        try:
-            for text in texts:
-                if flavour == "mysql":
-                    mysql |= GtidSet.parse(text)
-                    continue
-                for one in text.split(","):
-                    gtids = MariadbGtidList.parse(one).gtids()
-                    mariadb |= {f"{domain}-{server}-{n}" for domain, server, n in gtids}
-        except ValueError as error:
-            raise RecoveryError(f"{option}: {error}", hint="see --help") from None
-        return cls(mysql, frozenset(mariadb))
-
-    @classmethod
-    def of(cls, gtids: Iterable[str], flavour: Flavour) -> Self:
-        """Those of transactions, in the scanner's form."""
-        if flavour == "mariadb":
-            return cls(mariadb=frozenset(gtids))
-        builder = GtidSetBuilder()
-        for one in gtids:
-            builder.add(*mysql_gtid(one))
-        return cls(builder.build())
-
-    def has(self, gtid: str) -> bool:
-        """Whether this one, in the scanner's form, is among them."""
-        if self.mariadb:
-            return gtid in self.mariadb
-        return bool(self.mysql) and is_in(self.mysql, gtid)
-
-    def within(self, have: ExecutedPart, route: Route) -> "ExactGtids":
-        """Those that were executed; of MariaDB, all places that they have on the route count."""
-        if isinstance(have, MysqlPart):
-            return ExactGtids(self.mysql & have.gtids)
-        return ExactGtids(mariadb=frozenset(one for one in self.mariadb if _has(have, route, one)))
-
-    def __or__(self, other: "ExactGtids") -> "ExactGtids":
-        return ExactGtids(self.mysql | other.mysql, self.mariadb | other.mariadb)
-
-    def __sub__(self, other: "ExactGtids") -> "ExactGtids":
-        return ExactGtids(self.mysql - other.mysql, self.mariadb - other.mariadb)
-
-    def __bool__(self) -> bool:
-        return bool(self.mysql or self.mariadb)
-
-    def __str__(self) -> str:
-        return str(self.mysql) or ",".join(sorted(self.mariadb, key=mariadb_gtid))
-
-
-def _has(have: ExecutedPart, route: Route, gtid: str) -> bool:
-    found = transactions_with(route, mariadb_gtid(gtid))
-    return bool(found) and all(have.has(number, one) for number, one in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +49,7 @@ def holes(
     MariaDB also those that are in a hole as a whole.
     """
     walk = _Walk(route, have, start)
-    there = {(piece.lineage, piece.binlog): piece for piece in pieces}
+    there = {piece.binlog_id: piece for piece in pieces}
     for number in range(start.number, stop.number + 1):
         begin = start.offset if number == start.number else 0
         end = stop.offset if number == stop.number else route.size(number)

@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
-from binlog2s3.archive.facts import Facts, facts_of
+from binlog2s3.archive.facts import BinlogId, Facts, facts_of
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
@@ -67,7 +67,7 @@ class _EntryReader:
         self._catalog = catalog
         self._workers = workers
         self._advance = advance
-        self._entries: dict[tuple[str, BinlogName], Entry | None] = {}
+        self._entries: dict[BinlogId, Entry | None] = {}
 
     def has(self, lineage: str, name: BinlogName) -> bool:
         """Whether it is known which entry this binlog has, or that it has none."""
@@ -171,10 +171,10 @@ class Snapshot:
         self._first_look: _Seen | None = None
         self._inventories: dict[str, Inventory] = {}
         self._names: dict[str, Sequence[BinlogName]] = {}
-        self._vanished: set[tuple[str, BinlogName]] = set()
+        self._vanished: set[BinlogId] = set()
         self.doubts = 0
-        self._known: dict[tuple[str, BinlogName], Facts] = {}
-        self._briefs: dict[tuple[str, BinlogName], tuple[EntryRow, Facts]] = {}
+        self._known: dict[BinlogId, Facts] = {}
+        self._briefs: dict[BinlogId, tuple[EntryRow, Facts]] = {}
         self.unreadable: list[ArchiveError] = []
         self.problems: list[ArchiveError] = []
         self._lost: dict[str, str] = {}

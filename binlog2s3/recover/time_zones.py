@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from binlog2s3.archive.facts import BinlogId
 from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import statement_in
 from binlog2s3.binlog.events import (
@@ -85,11 +86,11 @@ class TimeZones:
         """
         self._accepted = accepted
         self._doubtful = list[PlanPiece]()
-        self._differences = dict[tuple[str, BinlogName], str]()
-        self._zones = dict[tuple[str, BinlogName], SystemZone]()
+        self._differences = dict[BinlogId, str]()
+        self._zones = dict[BinlogId, SystemZone]()
         targets = dict[int, SystemZone | None]()
         for piece in plan.pieces:
-            key = (piece.lineage, piece.binlog)
+            key = piece.binlog_id
             zone = zone_of(*key)
             if zone is None:
                 self._doubtful.append(piece)
@@ -141,7 +142,7 @@ class TimeZones:
                 has_unknown = True
 
     def _difference_of(self, piece: PlanPiece) -> str:
-        return self._differences.get((piece.lineage, piece.binlog), "")
+        return self._differences.get(piece.binlog_id, "")
 
     def _take(
         self, piece: PlanPiece, hit: "_Hit", transactions: Transactions = lambda *_: iter(())
@@ -152,7 +153,7 @@ class TimeZones:
             self.refusal = self._refusal(_named(piece, hit, transactions), difference)
         elif self.unknown is None:
             self.unknown = _named(piece, hit, transactions)
-            self._unknown_zone = self._zones.get((piece.lineage, piece.binlog))
+            self._unknown_zone = self._zones.get(piece.binlog_id)
         return difference != ""
 
     def _refusal(self, found: Dependent, difference: str) -> RecoveryError:
@@ -219,10 +220,10 @@ class TimeZones:
         """
         if self._is_looked or self._accepted or not self._doubtful:
             return open_stream
-        doubtful = {(piece.lineage, piece.binlog) for piece in self._doubtful}
+        doubtful = {piece.binlog_id for piece in self._doubtful}
 
         def passed_on(piece: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
-            is_doubtful = (piece.lineage, piece.binlog) in doubtful
+            is_doubtful = piece.binlog_id in doubtful
             return self._guarded(piece, data) if is_doubtful else data
 
         return through(open_stream, passed_on)

@@ -484,7 +484,7 @@ def is_other_series(version: str, source: str) -> bool:
 
 def _tz(plan: Plan, history: Snapshot) -> str | None:
     """The value of TZ for the private server, so that its system time zone is the source's."""
-    binlogs = {(piece.lineage, piece.binlog) for piece in plan.pieces}
+    binlogs = {piece.binlog_id for piece in plan.pieces}
     found = {history.time_zone(*one) for one in {*binlogs, (plan.stop.lineage, plan.stop.binlog)}}
     known = [zone for zone in found if zone is not None]
     tz = tz_of(known) if known else None

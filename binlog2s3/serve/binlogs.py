@@ -10,7 +10,7 @@ from typing import TypeAlias
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.facts import Facts
+from binlog2s3.archive.facts import BinlogId, Facts
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner
@@ -48,7 +48,7 @@ class ReadWhole:
     def __init__(self) -> None:
         self._reading = threading.Lock()
         self._own = threading.local()
-        self._known: dict[tuple[str, BinlogName], tuple[tuple[Range, ...], int, _Outcome]] = {}
+        self._known: dict[BinlogId, tuple[tuple[Range, ...], int, _Outcome]] = {}
 
     def found(
         self,
@@ -123,7 +123,7 @@ class Binlogs:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[str, BinlogName], Facts] = OrderedDict()
+        self._found: OrderedDict[BinlogId, Facts] = OrderedDict()
         self.blocks = Blocks(_not_looked_up, catalog.binlog, keep=0)
 
     def find(self, binlog: ServedBinlog, *, read_here: bool) -> Facts | None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from binlog2s3.archive.documents import Lineage, SourceServer
-from binlog2s3.archive.facts import Facts, scanned
+from binlog2s3.archive.facts import BinlogId, Facts, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.events import HEADER, EventType, FormatEvent
 from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, MariadbGtidList, beyond
@@ -160,8 +160,8 @@ class Directory:
     def __init__(self, directory: Path, parts: Sequence[_Part], stop: threading.Event) -> None:
         self._directory = directory
         self._stop = stop
-        self._parts: dict[tuple[str, BinlogName], _Part] = {}
-        self._known: dict[tuple[str, BinlogName], Facts] = {}
+        self._parts: dict[BinlogId, _Part] = {}
+        self._known: dict[BinlogId, Facts] = {}
         binlogs = []
         for part in parts:
             found = part.form

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TypeVar
 
 from binlog2s3.archive.ahead import Fetch, Kept
+from binlog2s3.archive.facts import BinlogId
 from binlog2s3.archive.history import break_between, is_within
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, gtid_text
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import StoreError
@@ -94,8 +94,8 @@ class ServedDump:
         self._sender = Sender(client, dump, self._feed, ended=ended)
         self._is_store_silent = False
         self._offset = 0
-        self._asked_for: tuple[str, BinlogName] | None = None
-        self._due: dict[tuple[str, BinlogName], tuple[Gtid, ...]] = {}
+        self._asked_for: BinlogId | None = None
+        self._due: dict[BinlogId, tuple[Gtid, ...]] = {}
         self._following: ServedBinlog | None = None
         self.behind = 0
         """Bytes of the binlog that this client has not got yet."""
@@ -443,7 +443,7 @@ def _ambiguous(
     return f"{text}, unless the client has followed lineage {others[0]}{of}"
 
 
-def _left(view: View, place: tuple[str, BinlogName], offset: int) -> str:
+def _left(view: View, place: BinlogId, offset: int) -> str:
     """Why an offset of a binlog of a lineage is not, or no longer, part of the history."""
     lineage, name = place
     if end := _last_of(view, lineage):

@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 from binlog2s3.archive.blocks import event_at
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import UNLOGGED, Lineage
-from binlog2s3.archive.facts import Facts, added_gtids, scanned
+from binlog2s3.archive.facts import BinlogId, Facts, added_gtids, scanned
 from binlog2s3.archive.history import gtids_break, missing_binlogs
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
@@ -106,7 +106,7 @@ class ArchiveHistory:
         self._ended = threading.Event()
         self._recent = Recent()
         self._binlogs = Binlogs(catalog)
-        self._closed: dict[tuple[str, BinlogName], Tail] = {}
+        self._closed: dict[BinlogId, Tail] = {}
         self._added: Gtids | None = None  # in the binlogs that were followed and are complete
         self._elsewhere: frozenset[BinlogName] = frozenset()
         self._elsewhere_of: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.facts import Facts
+from binlog2s3.archive.facts import BinlogId, Facts
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, StatePlaces
@@ -38,7 +38,7 @@ class ServedBinlog:
     unlogged: bool = False
 
     @property
-    def place(self) -> tuple[str, BinlogName]:
+    def place(self) -> BinlogId:
         """What identifies it."""
         return self.lineage.id, self.name
 
@@ -78,7 +78,7 @@ class View:
     binlogs: tuple[ServedBinlog, ...]
     whole: int
     problem: str
-    numbers: Mapping[tuple[str, BinlogName], int]
+    numbers: Mapping[BinlogId, int]
     plain: Mapping[BinlogName, bool]
     elsewhere: AbstractSet[BinlogName] = frozenset()
 
@@ -140,7 +140,7 @@ class Beginning:
     binlog: ServedBinlog
     offset: int
     had: Had
-    due: Mapping[tuple[str, BinlogName], tuple[Gtid, ...]] = field(default_factory=dict)
+    due: Mapping[BinlogId, tuple[Gtid, ...]] = field(default_factory=dict)
 
 
 class NotThereError(NotServedError):
@@ -158,7 +158,7 @@ def beginning(binlogs: Sequence[ServedBinlog], places: StatePlaces) -> Beginning
             "in this archive: nothing tells what comes after it"
         )
     start = places.start or 0
-    due: dict[tuple[str, BinlogName], tuple[Gtid, ...]] = {}
+    due: dict[BinlogId, tuple[Gtid, ...]] = {}
     for gtid in places.newest.gtids():
         number, offset = places.upto.get(gtid[0], (0, 0))
         if offset and number >= start:

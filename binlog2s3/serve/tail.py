@@ -7,10 +7,10 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
+from binlog2s3.archive.facts import BinlogId
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.serve.model import ServedBinlog
@@ -89,7 +89,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._blocks: deque[tuple[tuple[str, BinlogName], int, bytes]] = deque()
+        self._blocks: deque[tuple[BinlogId, int, bytes]] = deque()
         self._size = 0
 
     def add(self, binlog: ServedBinlog, begin: int, data: bytes) -> None:

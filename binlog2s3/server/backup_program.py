@@ -24,12 +24,12 @@ from binlog2s3.formatting import one_line
 from binlog2s3.server.login import Login
 from binlog2s3.server.mysqlbinlog import (
     Tool,
-    child_environment,
     clear_text,
     login_file,
     plugins_for,
     refuse_unguarded,
     safe_plugins,
+    said_by,
     start,
 )
 
@@ -210,19 +210,7 @@ def _path_of(kind: _Kind, tool: BackupTool, given: Path | None) -> str:
 
 def _printed(path: str, option: str) -> str:
     """What a program says of itself, on either output."""
-    try:
-        done = subprocess.run(
-            [path, "--no-defaults", option],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            check=False,
-            env=child_environment(),
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SourceError(f"cannot run {path}: {error}", hint="check --program") from error
+    done = said_by(path, option, "check --program")
     return done.stdout + done.stderr
 
 

@@ -122,12 +122,8 @@ def _wrong(tool: Tool, flavour: Flavour) -> SourceError:
 
 
 def _ask(path: str) -> Tool:
-    try:
-        version, help_ = (_printed(path, option) for option in ("--version", "--help"))
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SourceError(
-            f"cannot run {path}: {error}", hint="check that it is mysqlbinlog"
-        ) from error
+    hint = "check that it is mysqlbinlog"
+    version, help_ = (said_by(path, one, hint).stdout for one in ("--version", "--help"))
     # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
     found = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
     if found is None or "--stop-never" not in help_:
@@ -160,17 +156,21 @@ def safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
     return tuple(found[name] for name in _SAFE_PLUGINS[flavour] if name in found)
 
 
-def _printed(path: str, option: str) -> str:
-    return subprocess.run(
-        [path, "--no-defaults", option],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=30,
-        check=False,
-        env=child_environment(),
-        stdin=subprocess.DEVNULL,
-    ).stdout
+def said_by(path: str, option: str, hint: str) -> "subprocess.CompletedProcess[str]":
+    """What a program says of itself. Raises SourceError with this hint if it cannot be run."""
+    try:
+        return subprocess.run(
+            [path, "--no-defaults", option],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
+            env=child_environment(),
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"cannot run {path}: {error}", hint=hint) from error
 
 
 def refuse_unguarded(tool: Tool, login: Login) -> None:

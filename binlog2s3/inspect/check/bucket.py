@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.outside import OUTSIDE
@@ -20,6 +20,7 @@ from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
 from binlog2s3.formatting import count_text
 from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, tried, warn
 from binlog2s3.store.contract import Store
+from binlog2s3.store.settings import BucketSettings
 
 UNREACHED = "the bucket was not reached"
 _READING = ("list live/", "list archive/", "read archive/")
@@ -28,28 +29,6 @@ _NO_RULES = (
 )
 NO_STORE = "this store cannot be used for an archive"
 _SETTINGS = ("Object Lock", "lifecycle rules", "versioning")
-
-
-class Settings(Protocol):
-    """Questions about the bucket itself, as `store.settings` answers them. All raise StoreError."""
-
-    def clock(self, prefix: str) -> datetime | None:
-        """The store's clock, in whole seconds; None if it does not show one."""
-
-    def versioning(self) -> str:
-        """Enabled, Suspended, or ""."""
-
-    def lifecycle(self) -> Sequence[Mapping[str, Any]]:
-        """The lifecycle rules."""
-
-    def default_retention(self) -> str:
-        """The default retention of Object Lock, in words."""
-
-    def versions(self, prefix: str) -> list[tuple[str, str]]:
-        """Key and version id of every object version below a prefix."""
-
-    def delete_versions(self, versions: Iterable[tuple[str, str]]) -> None:
-        """Delete these versions permanently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +83,7 @@ class BucketCheck:
         self,
         config: Config,
         store: Store,
-        settings: Settings,
+        settings: BucketSettings,
         target: str,
         *,
         now: Callable[[], datetime] = OUTSIDE.now,

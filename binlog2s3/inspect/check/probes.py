@@ -31,9 +31,10 @@ from binlog2s3.errors import (
     UploadMissingError,
 )
 from binlog2s3.formatting import size_text
-from binlog2s3.inspect.check.bucket import NO_STORE, Settings, ending_rule, is_denied, tried_there
+from binlog2s3.inspect.check.bucket import NO_STORE, ending_rule, is_denied, tried_there
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 from binlog2s3.store.contract import FileSlice, PartInfo, Store
+from binlog2s3.store.settings import BucketSettings
 
 _SIZE = 1000
 LEFT_SECONDS = 3600.0
@@ -50,7 +51,7 @@ _BLOCK = 1 << 16
 class LiveProbes:
     """Tries every request; `clean` deletes what was put, and must be called."""
 
-    def __init__(self, config: Config, store: Store, settings: Settings) -> None:
+    def __init__(self, config: Config, store: Store, settings: BucketSettings) -> None:
         self._config = config
         self._store = store
         self._settings = settings

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from binlog2s3.archive.blocks import Blocks
-from binlog2s3.archive.facts import Facts
+from binlog2s3.archive.facts import BinlogId, Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import TwoPhase
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList, parse
@@ -82,7 +82,7 @@ class SearchedHistory:
         for lineage, names in wanted.items():
             self._snapshot.load(lineage, names)
 
-    def _key(self, number: int) -> tuple[str, BinlogName]:
+    def _key(self, number: int) -> BinlogId:
         return self.route.lineage(number), self.route.stretches[number].name
 
     def size(self, number: int) -> int:
@@ -200,7 +200,7 @@ class OtherPhases:
     def __init__(self, line: SearchedHistory, blocks: Blocks) -> None:
         self._line = line
         self._blocks = blocks
-        self._numbers: dict[tuple[str, BinlogName], int] = {
+        self._numbers: dict[BinlogId, int] = {
             (line.route.leg(number).lineage.id, line.route.stretches[number].name): number
             for number in line.numbers
         }

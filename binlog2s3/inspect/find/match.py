@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from uuid import UUID
 
-from binlog2s3.archive.facts import Facts, added_gtids
+from binlog2s3.archive.facts import BinlogId, Facts, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, mariadb_gtid
 from binlog2s3.binlog.names import BinlogName, FilePosition
-from binlog2s3.binlog.place import is_in
+from binlog2s3.binlog.place import ExactGtids
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import database_name, table_name
@@ -267,28 +267,20 @@ _SERVER = struct.Struct("<5xI")
 
 
 class WantedGtids:
-    """GTIDs to look for, of one flavour. Raises ValueError if they cannot be parsed.
+    """GTIDs to look for, of one flavour, in events too. Raises RecoveryError as `ExactGtids.parse`.
 
-    MySQL's are a set. MariaDB's are compared one by one. `count`: how many transactions can have
-    one; -1 of MariaDB, where a GTID may have been used twice.
+    `count`: how many transactions can have one; -1 of MariaDB, where a GTID may have been used
+    twice.
     """
 
     def __init__(self, texts: tuple[str, ...], flavour: Flavour) -> None:
-        self._set = GtidSet()
-        self._single: set[tuple[int, int, int]] = set()
-        self._runs: dict[bytes, tuple[Interval, ...]] = {}
-        self._has_tags = False
-        for text in texts:
-            if flavour == "mysql":
-                self._set |= GtidSet.parse(text)
-            else:
-                self._single |= {mariadb_gtid(piece) for piece in text.split(",")}
-        for uuid, tag, intervals in self._set.runs():
-            if tag:
-                self._has_tags = True
-            else:
-                self._runs[UUID(uuid).bytes] = intervals
-        self.count = self._set.count if flavour == "mysql" else -1
+        exact = ExactGtids.parse(texts, flavour, "--gtid")
+        runs = list(exact.mysql.runs())
+        self._runs = {UUID(uuid).bytes: intervals for uuid, tag, intervals in runs if not tag}
+        self._has_tags = any(tag for _, tag, _ in runs)
+        self._single = set(map(mariadb_gtid, exact.mariadb))
+        self._exact = exact
+        self.count = exact.mysql.count if flavour == "mysql" else -1
 
     def in_event(self, event_type: int, data: bytes, at: int) -> bool:
         """Whether the GTID event at this offset may be one of them."""
@@ -304,15 +296,13 @@ class WantedGtids:
 
     def has(self, gtid: str) -> bool:
         """Whether this GTID, in the scanner's form, is among them."""
-        if ":" not in gtid:
-            return mariadb_gtid(gtid) in self._single
-        return is_in(self._set, gtid)
+        return self._exact.has(gtid)
 
     def touches(self, known: Facts) -> bool:
         """Whether any of them can be in this binlog."""
         added = known.gtids_added
         if isinstance(added, GtidSet):
-            return bool(added & self._set)
+            return bool(added & self._exact.mysql)
         of_mariadb = added_gtids(known)
         return any(of_mariadb.may_have(one) for one in self._single)
 
@@ -341,8 +331,8 @@ class SearchQuery:
     until_us: int | None = None
     gtids: tuple[str, ...] = ()
     at: FilePosition | None = None
-    since: tuple[str, BinlogName] | None = None
-    until: tuple[str, BinlogName] | None = None
+    since: BinlogId | None = None
+    until: BinlogId | None = None
     order: Literal["newest", "oldest"] = "newest"
     limit: int = 0
     lineage: str | None = None

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from binlog2s3.archive.ahead import MOST_THREADS, Ahead
-from binlog2s3.archive.facts import Facts
+from binlog2s3.archive.facts import BinlogId, Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
@@ -381,7 +380,7 @@ class TransactionSearch:
         self._advance(self.stats)
 
 
-def _number_of(route: Route, numbers: list[int], place: tuple[str, BinlogName]) -> int:
+def _number_of(route: Route, numbers: list[int], place: BinlogId) -> int:
     """The number of a lineage's binlog. Raises ArchiveError if it is not among them."""
     for number in numbers:
         if (route.lineage(number), route.stretches[number].name) == place:
