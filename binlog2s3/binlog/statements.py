@@ -19,13 +19,14 @@ Effect = Literal["insert", "update", "delete", "ddl", "other", "drop"]
 
 NO_BACKSLASH_ESCAPES, ANSI_QUOTES = 1 << 20, 1 << 2
 """Bits of sql_mode."""
-_UTF8 = frozenset(
+UTF8 = frozenset(
     {
         *(33, 83, *range(192, 224), *range(2048, 2304)),  # utf8mb3
         *(45, 46, *range(224, 248), *range(255, 331), *range(2304, 2560)),  # utf8mb4
     }
 )
-CHARSETS = _UTF8 | frozenset(
+"""Ids of charsets that are UTF-8."""
+CHARSETS = UTF8 | frozenset(
     {
         *(5, 8, 15, 31, 47, 48, 49, 94),  # latin1
         *(11, 65, 63),  # ascii, binary
@@ -121,7 +122,7 @@ PLAIN = Writing(sql_mode=0)
 def writing_of(status: bytes) -> Writing:
     """How a statement is written, by the status variables of its QUERY event."""
     sql_mode, charset = status_settings(status)
-    return Writing(sql_mode=sql_mode, apart=charset in CHARSETS, is_utf8=charset in _UTF8)
+    return Writing(sql_mode=sql_mode, apart=charset in CHARSETS, is_utf8=charset in UTF8)
 
 
 _Token = tuple[str, str]

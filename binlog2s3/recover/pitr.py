@@ -65,6 +65,7 @@ from binlog2s3.recover.plan import make
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
+from binlog2s3.recover.recoded import Recoded
 from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
@@ -149,6 +150,7 @@ class _Recovery:
         self._facts: TargetFacts | None = None
         self._apply: Apply | None = None
         self._replaced = Replaced()
+        self._recoded = Recoded()
         self._prepared_before = PreparedBefore()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
@@ -244,7 +246,7 @@ class _Recovery:
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
         doubt = doubt or self._prepared_before.lost(ready.plan.pending, result.prepared)
         doubt = doubt or self._replaced.doubt(referred_before, self._referring())
-        doubt = doubt or _doubt_of_lacks(ready.plan)
+        doubt = doubt or self._recoded.doubt or _doubt_of_lacks(ready.plan)
         if doubt:
             result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
@@ -621,7 +623,7 @@ class _Recovery:
             opened = watched(opened, only.check)
         if ready.zones is not None:
             opened = ready.zones.watched(opened)
-        opened = self._prepared_before.watched(opened)
+        opened = self._recoded.watched(self._prepared_before.watched(opened))
         if self._facts is not None and cascades_itself(self._facts):
             opened = self._replaced.watched(opened)
         work = Work(

@@ -143,6 +143,20 @@ def test_a_replace_of_what_nothing_refers_to(archive: Streamed) -> None:
     assert "no more and no less" in last_line(archive, target)
 
 
+def test_an_account_of_a_session_in_another_character_set(archive: Streamed) -> None:
+    """It has another name at every server that applies the binlog."""
+    made = "SELECT HEX(user) FROM mysql.user WHERE user LIKE 'caf%'"
+    archive.commit("CREATE USER 'cafe'@'%'")
+    first, second = archive.another(server_id=7), archive.another(server_id=8)
+    for target in (first, second):
+        as_root(target, *grants("mysql target"))
+    assert "no more and no less" in last_line(archive, first)
+    archive.commit("SET NAMES latin1", "CREATE USER 'caf\u00e9'@'%'")
+    said = last_line(archive, second)
+    assert "not proved: the source logged this statement in UTF-8" in said
+    assert second.query(made) != archive.source.query(made)
+
+
 def test_what_is_prepared_since_before_the_plan(archive: Streamed) -> None:
     """Only XA_RECOVER_ADMIN shows whether the target has it."""
     source = archive.source

@@ -1,0 +1,71 @@
+"""Statements that a server has logged in UTF-8, though their event names the session's charset.
+
+Servers write some statements anew before they log them: CREATE USER and GRANT, the names of views,
+CREATE TABLE ... SELECT and ... LIKE, the comments of routines. The new text is UTF-8. In a session
+with another charset (latin1, cp1251, gbk), who applies the event takes each letter that is not
+ASCII for two or three others: names, values of an ENUM, defaults and comments are not the source's
+(seen on MySQL 9.7.4 and MariaDB 10.11, also of their own replicas).
+"""
+
+import re
+
+from binlog2s3.binlog.compression import Sink, mariadb_text
+from binlog2s3.binlog.content import STATEMENT_MOST, statement_in
+from binlog2s3.binlog.events import QUERIES, EventType, query_layout, status_settings
+from binlog2s3.binlog.statements import UTF8, without_secrets, writing_of
+from binlog2s3.binlog.walk import payload_sink, wanted_types
+from binlog2s3.formatting import cut, one_line
+from binlog2s3.recover.extract import walked
+from binlog2s3.recover.model import OpenStream
+
+_WANTED = wanted_types(*QUERIES, EventType.TRANSACTION_PAYLOAD)
+_BINARY = 63
+_AS_WRITTEN = UTF8 | {_BINARY, None}
+_LETTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_MOST_TEXT = 120
+
+
+class Recoded:
+    """The statements that define something with such letters, in a stream of events.
+
+    A session that sends UTF-8 in another charset by itself is not told from it: its names are the
+    source's.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._first = ""
+
+    def watched(self, open_stream: OpenStream) -> OpenStream:
+        """The same stream. A statement that cannot be read is none."""
+        return walked(open_stream, self._begin, wanted=_WANTED, lost=lambda: None)
+
+    @property
+    def doubt(self) -> str:
+        """Why names and definitions may not be the source's after this was applied, or ""."""
+        if not self.number:
+            return ""
+        more = f" and {self.number - 1} more" if self.number > 1 else ""
+        return (
+            f"the source logged this statement{more} in UTF-8, though the session had another "
+            "character set, so its letters that are not ASCII (names, ENUM values, defaults, "
+            f"comments) may be others here: {self._first}"
+        )
+
+    def _begin(self, event_type: int, head: bytes, _: int) -> Sink | None:
+        if event_type == EventType.TRANSACTION_PAYLOAD:
+            return payload_sink(head, self._begin, lambda _: None, wanted=_WANTED)
+        status_at, db_at, text_at = query_layout(event_type, head, 0)
+        status, raw = head[status_at:db_at], head[text_at:]
+        if status_settings(status)[1] in _AS_WRITTEN:
+            return None
+        if event_type == EventType.QUERY_COMPRESSED:
+            raw = mariadb_text(raw, STATEMENT_MOST)
+        if _LETTER.search(raw) is None:
+            return None
+        statement = statement_in(event_type, head)
+        if statement is not None and statement.kind == "ddl":
+            self.number += 1
+            text = without_secrets(raw.decode(errors="replace"), writing_of(status))
+            self._first = self._first or cut(one_line(text), _MOST_TEXT)
+        return None
