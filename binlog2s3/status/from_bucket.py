@@ -96,15 +96,19 @@ def look(
     troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages)]
     troubles += [] if lost is None else [lost[1]]
     newest = _last_commit(catalog, lineage, here) if lost is None and not status.latest else None
-    history = history_of(lineages.values(), extent.current)
+    history, gaps = history_of(lineages.values(), extent.current), extent.gaps()
+    purge = status.purge
+    if any(gap.lineage == extent.current for gap in gaps):  # the source may be the last to have it
+        purge = replace(purge, newest_safe=None, to=None)
     return replace(
         status,
         lineage=extent.current,
         troubles=_in_order(troubles),
         latest=status.latest or newest,
+        purge=purge,
         history=replace(
             history,
-            gaps=(*history.gaps, *extent.gaps()),
+            gaps=(*history.gaps, *gaps),
             earliest=_earliest(catalog, extent),
             complete=not extent.passed,
         ),

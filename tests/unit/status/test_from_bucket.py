@@ -822,6 +822,22 @@ def test_a_hole_in_what_was_durable_is_a_gap() -> None:
     assert codes(bucket.look()) == [("lost", "critical")]
 
 
+def test_no_purge_is_advised_while_the_archive_lacks_a_binlog() -> None:
+    """Somebody deleted what the streamer had archived; the source may be the last to have it."""
+    bucket = Bucket(LINEAGE)
+    bucket.archive(1, 2, 3)
+    bucket.chunk(4, (0, 500))
+    position = Position(binlog=BinlogName.parse(NAMES[4]), offset=500, gtid_set="")
+    purge = replace(SAID.purge, newest_safe=NAMES[3], to=NAMES[4])
+    bucket.beat(saying(beat=replace(LAST, durable=position), purge=purge))
+    assert bucket.look().purge.newest_safe == NAMES[3]
+    bucket.store.delete([bucket.layout.binlog(ID, BinlogName.parse(NAMES[2]))])
+    status = bucket.look()
+    assert [gap.text for gap in status.history.gaps] == [f"{NAMES[2]} is missing"]
+    assert (status.purge.statement, status.purge.newest_safe) == (None, None)
+    assert status.purge.expire_seconds == 86400.0
+
+
 # What cannot be read
 
 
