@@ -145,18 +145,25 @@ def look(
     lost = _lost(extent.current or "", here, sign.beat)
     if lost is not None:  # what the writer said of it is not true any more
         status = replace(status, covered_until=None, latest=None, durable=lost[0], lag=Lag())
+    written = sign.beat.lineage if sign.beat is not None else None
+    if written is not None and written not in lineages:  # nobody can read what it writes
+        status = replace(status, covered_until=None, latest=None, lag=Lag())
     troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages)]
     troubles += [] if lost is None else [lost[1]]
     newest = _last_commit(catalog, lineage, here) if lost is None and not status.latest else None
-    history = history_of(lineages.values(), extent.current)
+    history, gaps = history_of(lineages.values(), extent.current), extent.gaps()
+    purge = status.purge  # not of binlogs that are missing here: the source may be the last copy
+    if here is None or any(gap.lineage == extent.current for gap in gaps):
+        purge = replace(purge, newest_safe=None, to=None)
     return replace(
         status,
         lineage=extent.current,
         troubles=tuple(troubles),
         latest=status.latest or newest,
+        purge=purge,
         history=replace(
             history,
-            gaps=(*history.gaps, *extent.gaps()),
+            gaps=(*history.gaps, *gaps),
             earliest=_earliest(catalog, extent),
             complete=not extent.passed,
         ),

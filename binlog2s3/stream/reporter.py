@@ -10,16 +10,18 @@ spool's disk. One thread at a time makes a Status: the board's lock.
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3.archive.backup_runs import runs_of
 from binlog2s3.archive.backups import look_up
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.drills import latest, newest
+from binlog2s3.archive.index import Index
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.names import FilePosition
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ArchiveError, UnloggedError
 from binlog2s3.formatting import moment_of, us_of
@@ -64,6 +66,10 @@ _log = Log("reporter")
 _LOOK_SECONDS = 1.0
 _HISTORY_SECONDS = 600.0
 _BEAT_SLACK_SECONDS = 5.0
+_RESTART = (
+    "find out who deletes in this bucket; the next start archives again what the source still has:"
+    " do not purge there before that"
+)
 
 
 class Pulse:
@@ -144,6 +150,7 @@ class Reporter:
         self._backups: BackupsStatus | None = None
         self._drill: DrillStatus | None = None
         self._looked_at: tuple[str, float] = ("", 0.0)  # a lineage, and when
+        self._vanished = ""  # a key in the archive that was there, and is not any more
 
     def _note_work(self, now: float) -> None:
         """Note since when there is something to upload, and when the last request succeeded."""
@@ -386,7 +393,7 @@ class Reporter:
         )
         if coverage is None or not names or source_state.behind:
             return purge
-        if not self._watch.streams(coverage.lineage.server_uuid):
+        if not self._watch.streams(coverage.lineage.server_uuid) or self._vanished:
             return purge
         if names[0] < coverage.lineage.first_binlog:
             return purge  # it is not in this archive, but would be deleted too
@@ -399,6 +406,7 @@ class Reporter:
     def look_at_history(self, catalog: Catalog) -> float:
         """Read lineages, base backups and drills every ten minutes, and when the lineage changes.
 
+        And see whether the archive still has what the source lists: if not, no PURGE is advised.
         Returns the seconds until this is to be asked again.
         """
         coverage, (seen, then) = self._tracking.coverage, self._looked_at
@@ -407,14 +415,41 @@ class Reporter:
             return _LOOK_SECONDS
         try:
             unreadable: list[ArchiveError] = []
-            self._history = history_of(catalog.lineages(unreadable), lineage.id)
+            listed = sorted(row.name for row in self._watch.source_state.listed)
+            archived = [name for name in listed if coverage.has(name)]
+            lineages = catalog.lineages(unreadable)
+            self._history = history_of(lineages, lineage.id)
             runs = runs_of(catalog, datetime.now(UTC))
             self._backups = backups_of(look_up(catalog).restorable, runs)
             self._drill = drill_of(*newest(latest(catalog)))
+            self._vanished = vanished(catalog, lineages, lineage.id, archived)
+            if self._vanished:
+                _log.recurring("vanished from the archive", key=self._vanished, hint=_RESTART)
         except Exception as error:  # noqa: BLE001 - a status without them is better than no stream
             _log.recurring("lineages not looked at", error=error)
         self._looked_at = lineage.id, self._clock()
         return _LOOK_SECONDS
+
+
+def vanished(
+    catalog: Catalog, lineages: Sequence[Lineage], id_: str, archived: Sequence[BinlogName]
+) -> str:
+    """The first key that the archive had for these binlogs of a lineage, and has no more, or "".
+
+    `archived` is ascending. What was pruned has not vanished. Raises StoreError.
+    """
+    layout, lineage = catalog.layout, next((one for one in lineages if one.id == id_), None)
+    if lineage is None:
+        return layout.lineage(id_) if archived else ""
+    names = [name for name in archived if not lineage.is_below_floor(name)]
+    if not names:
+        return ""
+    there = Index(catalog, lineage, entries=False).tail(names[0].number - 1).binlogs
+    gone = [name for name in names if name not in there]
+    if gone:  # the source may have ended one later, which was left as chunks
+        chunked = catalog.chunked(lineage).chunks
+        gone = [name for name in gone if name not in chunked]
+    return layout.binlog(id_, gone[0]) if gone else ""
 
 
 def position_of(source_state: SourceState) -> Position | None:

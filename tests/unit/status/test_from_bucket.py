@@ -821,6 +821,30 @@ def test_a_hole_in_what_was_durable_is_a_gap() -> None:
     assert codes(bucket.look()) == [("lost", "critical")]
 
 
+def test_no_purge_is_advised_while_the_archive_lacks_a_binlog() -> None:
+    """Somebody deleted what the streamer had archived; the source may be the last to have it."""
+    bucket = Bucket(LINEAGE)
+    bucket.archive(1, 2, 3)
+    bucket.chunk(4, (0, 500))
+    position = Position(binlog=BinlogName.parse(NAMES[4]), offset=500, gtid_set="")
+    purge = replace(SAID.purge, newest_safe=NAMES[3], to=NAMES[4])
+    bucket.beat(saying(beat=replace(LAST, durable=position), purge=purge))
+    assert bucket.look().purge.newest_safe == NAMES[3]
+    bucket.store.delete([bucket.layout.binlog(ID, BinlogName.parse(NAMES[2]))])
+    status = bucket.look()
+    assert [gap.text for gap in status.history.gaps] == [f"{NAMES[2]} is missing"]
+    assert (status.purge.statement, status.purge.newest_safe) == (None, None)
+    assert status.purge.expire_seconds == 86400.0
+
+
+def test_no_purge_is_advised_of_a_lineage_without_its_document() -> None:
+    """Nobody could read what it has, or nothing of it is there any more."""
+    bucket = streamed(saying())
+    assert bucket.look().purge.newest_safe == NAMES[1]
+    bucket.store.delete([LAYOUT.lineage(ID)])
+    assert bucket.look().purge.newest_safe is None
+
+
 # What cannot be read
 
 
@@ -849,7 +873,10 @@ def test_a_parent_that_is_none_is_named() -> None:
 
 
 def test_a_lineage_without_its_document_is_named() -> None:
-    """Where binlogs of it are, and where chunks of it are; once."""
+    """Where binlogs of it are, and where chunks of it are; once.
+
+    What its writer says is in the bucket, no recovery would find.
+    """
     bucket = streamed(saying())
     bucket.archive(1, id_=CHILD)
     bucket.chunk(2, (0, 9), id_=CHILD)
@@ -859,7 +886,8 @@ def test_a_lineage_without_its_document_is_named() -> None:
     bucket.store.delete([LAYOUT.lineage(ID)])
     found = bucket.look()
     assert codes(found) == [("unreadable", "critical"), ("unreadable", "warning")]
-    assert (found.durable, found.lag) == (LAST.durable, LOOKED)
+    assert (found.durable, found.lag) == (LAST.durable, Lag())
+    assert (found.covered_until, found.latest) == (None, None)
 
 
 def test_of_many_troubles_a_few_are_shown() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.timing import DEFAULT
@@ -25,7 +27,7 @@ from binlog2s3.stream.source_watch import SourceState
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.uploader import Counts, Stock
 from binlog2s3.stream.waiting import Stop
-from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID, like
+from tests.documents import BACKUP, BEAT, FLOOR, LINEAGE, TIME, UUID, like
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.snapshots import LAYOUT
@@ -648,3 +650,32 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
     parts.go(1)
     parts.reporter.look_at_history(catalog)
     assert len(asked) == 3
+
+
+def test_no_purge_is_advised_of_what_vanished_from_the_archive() -> None:
+    """Somebody deleted a binlog, or all; what was pruned, or was left as chunks, is not missing."""
+    parts, store = Parts(), MemoryStore()
+    lineage = parts.coverage.lineage
+    catalog = Catalog(store, LAYOUT)
+
+    def look() -> str | None:
+        parts.go(600)
+        parts.reporter.look_at_history(catalog)
+        return parts.status.purge.newest_safe
+
+    store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    for number in (1, 2):
+        store.put(LAYOUT.binlog(lineage.id, name(number)), b"x")
+    assert look() == "b.000002"
+    store.delete([LAYOUT.binlog(lineage.id, name(1))])
+    assert look() is None
+    chunk = LAYOUT.chunk(lineage.id, name(1), Chunk(0, 1, 1))
+    store.put(chunk, b"x")
+    assert look() == "b.000002"
+    store.delete([chunk])
+    assert look() is None
+    floor = replace(FLOOR, lineage=lineage.id, binlog=name(2))
+    store.put(LAYOUT.floor(lineage.id, name(2).number), floor.to_json())
+    assert look() == "b.000002"
+    store.delete([LAYOUT.lineage(lineage.id)])
+    assert look() is None
