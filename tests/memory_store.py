@@ -74,7 +74,6 @@ class MemoryStore:
         lists_uploads: bool = True,
         copies_parts: bool = True,
         copies_into_crc64_uploads: bool = True,
-        storage_class: str | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.objects: dict[str, _Object] = {}
@@ -91,7 +90,6 @@ class MemoryStore:
         self._lists_uploads = lists_uploads
         self._copies_parts = copies_parts
         self._copies_into_crc64_uploads = copies_into_crc64_uploads
-        self._storage_class = storage_class
         self._now = now
         self._ids = 0
         self._failures: dict[str, deque[tuple[When, StoreError]]] = defaultdict(deque)
@@ -173,16 +171,15 @@ class MemoryStore:
         kept: bool = False,
     ) -> ObjectInfo:
         """See Store."""
-        del kept  # it has no Object Lock
+        del archived, kept  # it has neither storage classes nor Object Lock
         data = _read(body)
 
         def act() -> ObjectInfo:
             if if_absent and key in self.objects:
                 raise _error("PreconditionFailed", "put_object", key)
             _check(data, crc64, "put_object", key)
-            storage_class = (archived and self._storage_class) or "STANDARD"
             digest = crc64nvme(data) if self._crc64 else None
-            return self._keep(key, data, md5(data).hex(), digest, storage_class)
+            return self._keep(key, data, md5(data).hex(), digest)
 
         return self._do("put", act, key, changes=True)
 
@@ -357,7 +354,7 @@ class MemoryStore:
             etag = composite_etag(bytes.fromhex(part.etag) for part in parts)
             del self.uploads[upload_id]
             digest = crc64nvme(data) if upload.crc64 else None
-            return self._keep(key, data, etag, digest, self._storage_class or "STANDARD")
+            return self._keep(key, data, etag, digest)
 
         return self._do("complete_upload", act, key, changes=True)
 
@@ -376,15 +373,13 @@ class MemoryStore:
     def _keys(self, prefix: str) -> Sequence[str]:
         return sorted((key for key in self.objects if key.startswith(prefix)), key=str.encode)
 
-    def _keep(
-        self, key: str, data: bytes, etag: str, crc64: int | None, storage_class: str
-    ) -> ObjectInfo:
+    def _keep(self, key: str, data: bytes, etag: str, crc64: int | None) -> ObjectInfo:
         info = ObjectInfo(
             key=key,
             size=len(data),
             etag=etag,
             crc64=crc64,
-            storage_class=storage_class,
+            storage_class="STANDARD",
             last_modified=self._now(),
         )
         self.objects[key] = _Object(info, data)

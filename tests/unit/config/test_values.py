@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli.options import config_of
-from binlog2s3.config.file import _read_tables, read_file
+from binlog2s3.config.file import read_file
 from binlog2s3.config.options import (
     Option,
     options_of,
@@ -708,23 +708,6 @@ def test_any_bytes_may_be_a_file(data: bytes, tmp_path: Path) -> None:
     path.write_bytes(data)
     found = read_file(path)
     assert found.problems or not data.strip() or data.lstrip().startswith((b"#", b"["))
-
-
-@settings(suppress_health_check=SLOW)
-@given(
-    document=st.dictionaries(
-        st.sampled_from(TABLES),
-        st.dictionaries(
-            st.sampled_from([option.key for option in OPTIONS]), TOML_VALUES, max_size=4
-        ),
-        max_size=3,
-    )
-)
-def test_any_toml_values_are_judged(document: dict[str, Any]) -> None:
-    """Whatever TOML can hold under a key: used, or one problem each."""
-    found = _read_tables(document, Path("x.toml"))
-    assert len(found.values) + len(found.problems) == sum(map(len, document.values()))
-    assert found.wrong.isdisjoint(found.values)
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.backups import Backup, new_id, one_of, registered
+from binlog2s3.archive.backups import Backup, one_of, registered
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import LineageFloor
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.points import Moment
 from binlog2s3.config.values import S3Config
-from binlog2s3.errors import ArchiveError, MisplacedError, RecoveryError, StoreError
+from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Latest, Plan, ToTime
@@ -169,14 +168,6 @@ def test_a_backup_that_breaks_the_format_is_refused(changed: dict[str, object]) 
     assert Backup.from_json(BACKUP.to_json(), key) == BACKUP
     with pytest.raises(ArchiveError):
         Backup.from_json(json.dumps(document | changed).encode(), key)
-
-
-def test_a_document_of_another_key_is_refused() -> None:
-    """A floor of another lineage, a backup of another source."""
-    with pytest.raises(MisplacedError):
-        Backup.from_json(BACKUP.to_json(), LAYOUT.backup(new_id(TIME)))
-    with pytest.raises(MisplacedError):
-        LineageFloor.from_json(FLOOR.to_json(), LAYOUT.floor(ID, FLOOR.binlog.number + 1))
 
 
 def test_the_greatest_floor_is_valid() -> None:

@@ -529,18 +529,27 @@ def chunks_of(there: World) -> list[str]:
     return [key for key in sorted(there.objects) if key.startswith(f"{LAYOUT.live}{DEAD}/")]
 
 
-def test_what_the_source_did_not_finish_is_pruned_with_its_dead_lineage() -> None:
+@pytest.mark.parametrize(
+    ("bounds", "last"),
+    [
+        ((0, 300, 600, len(binlog(3)) - 60), 8),
+        ((300, 600), 6),  # nobody can read them: something was lost, or another run died
+    ],
+)
+def test_what_the_source_did_not_finish_is_pruned_with_its_dead_lineage(
+    bounds: tuple[int, ...], last: int
+) -> None:
     """After the grace, as all else; the floor has the GTIDs of its whole transactions."""
-    there = with_dead_lineage(0, 300, 600, len(binlog(3)) - 60)
+    there = with_dead_lineage(*bounds)
     text = there.prune()
     assert f"3 binlogs, {size_of(there)} before mysql-bin.000004 of {DEAD}" in text
-    assert (there.numbers(DEAD), len(chunks_of(there))) == ([1, 2], 3)
+    assert (there.numbers(DEAD), len(chunks_of(there))) == ([1, 2], len(bounds) - 1)
     there.clock += timedelta(hours=25)
     there.prune()
     assert (there.numbers(DEAD), chunks_of(there)) == ([], [])
     (floor,) = (one.floor for one in Catalog(there, LAYOUT).lineages() if one.id == DEAD)
     assert floor is not None
-    assert (floor.binlog, floor.gtid_set) == (name_of(4), f"{UUID_A}:1-8")
+    assert (floor.binlog, floor.gtid_set) == (name_of(4), f"{UUID_A}:1-{last}")
 
 
 def size_of(there: World) -> str:
@@ -559,16 +568,6 @@ def test_chunks_that_somebody_may_still_write_stay() -> None:
     written.put(LAYOUT.writer(beat.generation, beat.token), beat.to_json())
     written.prune(keep=0.0, grace=0.0, allow_empty=True)
     assert len(chunks_of(written)) == 2
-
-
-def test_chunks_without_a_begin_are_pruned_too() -> None:
-    """Nobody can read them: something was lost, or another run died."""
-    there = with_dead_lineage(300, 600)
-    there.prune(grace=0.0)
-    assert (there.numbers(DEAD), chunks_of(there)) == ([], [])
-    (floor,) = (one.floor for one in Catalog(there, LAYOUT).lineages() if one.id == DEAD)
-    assert floor is not None
-    assert floor.gtid_set == f"{UUID_A}:1-6"
 
 
 def promoted(number: int) -> bytes:

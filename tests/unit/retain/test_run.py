@@ -28,7 +28,6 @@ from binlog2s3.retain.run import BackupStorer
 from binlog2s3.server import dump_losses
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.status.model import backups_of
-from binlog2s3.store.errors import FullError
 from binlog2s3.store.versions import Hold
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import BACKUP, BACKUP_RUN, LINEAGE, STORED
@@ -132,10 +131,13 @@ class World:
         self.on_sleep()
 
     def run(self, command: str, **options: Any) -> Backup:
-        given = {"position_from": "dump-header", "label": "monday", **options}
-        config = BackupConfig(
-            s3=S3Config(bucket="b", prefix="pre"), source="orders", command=command, **given
+        return self.run_as(
+            command=command, **{"position_from": "dump-header", "label": "monday", **options}
         )
+
+    def run_as(self, **options: Any) -> Backup:
+        """With these options alone."""
+        config = BackupConfig(s3=S3Config(bucket="b", prefix="pre"), source="orders", **options)
         place, look = Place(self.catalog, lambda: self.now), self.store.snapshot
         outside = Outside(sleep=self.sleep)
         storer = BackupStorer(config, place, look, outside, connect=self.connect, part_size=20_000)
@@ -229,19 +231,6 @@ COMPACT = "\n".join(
             {"output": said(DUMP), "log": "\x1b[2J\x1b]0;x\x07boom", "status": 1},
             r"1: \[2J \]0;x boom",
         ),
-    ],
-    ids=[
-        "failed",
-        "cut off",
-        "no rows",
-        "nothing",
-        "no dump",
-        "ahead",
-        "killed",
-        "an error",
-        "another",
-        "no end",
-        "commands for a terminal",
     ],
 )
 def test_what_fails_registers_nothing(world: World, how: dict[str, Any], why: str) -> None:
@@ -391,49 +380,31 @@ def test_what_is_registered_is_no_leftover(world: World) -> None:
 
 def test_a_program_that_is_not_there_is_refused(world: World) -> None:
     """Before anything is run, and before anything is written."""
-    before = dict(world.store.calls)
-    config = BackupConfig(
-        s3=S3Config(bucket="b", prefix="pre"),
-        source="orders",
-        command="/nowhere/program",
-        position_from="dump-header",
-    )
-    place = Place(world.catalog, now)
+    before = world.store.calls["put"]
     with pytest.raises(SourceError, match="not an executable program"):
-        BackupStorer(config, place, world.store.snapshot, Outside()).run()
-    assert world.store.calls["put"] == before["put"]
+        world.run("/nowhere/program")
+    assert world.store.calls["put"] == before
 
 
 def test_a_dump_that_would_lose_something_is_not_made(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the program is looked for, and before anything is written; a warning is only said."""
-    before = dict(world.store.calls)
-    config = BackupConfig(
-        s3=S3Config(bucket="b", prefix="pre"),
-        source="orders",
-        tool="mysqldump",
-        program=Path("/nowhere/mysqldump"),
-        server=LOGIN,
-    )
-    place, floats = Place(world.catalog, now), {"db": "d", "tab": "t", "name": "f", "type": "float"}
+    before = world.store.calls["put"]
+    floats = {"db": "d", "tab": "t", "name": "f", "type": "float"}
     world.answers = {
         dump_losses.DATABASES: [{"db": "SYS"}],
         dump_losses.COLUMNS: [{**floats, "expression": "", "extra": ""}],
     }
-
-    def run() -> None:
-        storer = BackupStorer(config, place, world.store.snapshot, Outside(), connect=world.connect)
-        storer.run()
-
+    asked = {"tool": "mysqldump", "program": Path("/nowhere/mysqldump"), "server": LOGIN}
     with pytest.raises(RecoveryError, match=r"mysqldump is not run: the dump .* SYS") as raised:
-        run()
+        world.run_as(**asked)
     assert raised.value.hint.startswith("give the database another name")
     assert "FLOAT in a table without a primary key: d.t" in capsys.readouterr().err
     del world.answers[dump_losses.DATABASES]
     with pytest.raises(SourceError, match="not an executable program"):
-        run()
-    assert world.store.calls["put"] == before["put"]
+        world.run_as(**asked)
+    assert world.store.calls["put"] == before
 
 
 def test_status_tells_of_a_run_that_failed() -> None:
@@ -461,15 +432,6 @@ def test_an_interrupted_run_leaves_nothing(world: World) -> None:
     assert world.left() == (0, [], [])
     (run,) = world.runs()
     assert (run.state, run.error) == ("failed", "it was interrupted")
-
-
-def test_a_full_bucket_registers_nothing(world: World) -> None:
-    """The error says what to do; nothing is left that would fill it more."""
-    full = FullError("the bucket is full", hint="make room")
-    world.store.fail_next("upload_part", "before", full)
-    with pytest.raises(FullError):
-        world.run(world.program(said(DUMP)))
-    assert world.left() == (0, [], [])
 
 
 PLAIN = re.sub("SET @@GLOBAL.GTID_PURGED.*\n", "", said(DUMP))

@@ -343,12 +343,18 @@ def put_back(
         bucket.archive(dead.data)
         bucket.archive(branch("d", common=0).data, SECOND)
     cut = dead.transactions[1].end
-    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set="", join="exact")
-    lineage = like(LINEAGE, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
-    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    lineage = of_the_same_server(bucket, cut)
     ours = branch("o", common=2)
     fail_over(bucket, lineage, ours)
     return lineage, ours, cut
+
+
+def of_the_same_server(bucket: Bucket, cut: int, gtids: str = "") -> Lineage:
+    """A lineage that goes on from there, of the server itself, and begins with NAME again."""
+    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set=gtids, join="exact")
+    lineage = like(LINEAGE, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
+    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    return lineage
 
 
 def rows(got: Got) -> list[str]:
@@ -474,10 +480,7 @@ def test_gtids_before_the_cut_get_what_both_binlogs_have(bucket: Bucket) -> None
     """A replica begins in a binlog whose first part the lineage before has, too: all is sent."""
     first = written(6, rotate=False)
     bucket.archive(first.data)
-    cut = first.transactions[3].end
-    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set=f"{UUID_A}:1-4", join="exact")
-    lineage = like(LINEAGE, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
-    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    lineage = of_the_same_server(bucket, first.transactions[3].end, f"{UUID_A}:1-4")
     fail_over(bucket, lineage, written(5, rotate=False))
     for had, count in (("", 5), (f"{UUID_A}:1", 4), (f"{UUID_A}:1-4", 1)):
         assert len(everything(bucket, by_gtid(had)).of(EventType.GTID)) == count, had
@@ -487,10 +490,7 @@ def test_gtids_before_the_cut_get_what_both_binlogs_have(bucket: Bucket) -> None
 def test_the_parent_was_pruned(bucket: Bucket, is_open: bool) -> None:
     """Then the binlog in which the lineage begins is sent from its own beginning."""
     cut = written(5).transactions[3].end
-    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set=f"{UUID_A}:1-4", join="exact")
-    lineage = like(LINEAGE, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
-    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
-    fail_over(bucket, lineage, written(6, rotate=False))
+    fail_over(bucket, of_the_same_server(bucket, cut, f"{UUID_A}:1-4"), written(6, rotate=False))
     if not is_open:
         bucket.archive(written(6).data)
     for dump in (by_gtid(), at(NAME), at(f"{OTHER_ID}.{NAME}")):

@@ -46,6 +46,12 @@ CHILD = "20260103T000000Z-3e11fa47-b2c3"
 NAMES = [f"mysql-bin.{number:06}" for number in range(10)]
 NOW = datetime(2026, 1, 2, 4, 5, 36, tzinfo=UTC)
 BEAT_AT = NOW - timedelta(seconds=20)
+
+
+def place(number: int, offset: int) -> Position:
+    return Position(binlog=BinlogName.parse(NAMES[number]), offset=offset, gtid_set="")
+
+
 COVERED = BEAT_AT - timedelta(seconds=2)
 LAST = replace(
     BEAT,
@@ -249,7 +255,7 @@ def test_without_a_writer_the_state_is_unknown() -> None:
     assert (status.state, status.healthy) == ("unknown", False)
     assert codes(status) == [("unknown", "critical")]
     assert LAYOUT.writers in status.troubles[0].text
-    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=1000, gtid_set="")
+    assert status.durable == place(2, 1000)
     assert (status.lag, status.covered_until, status.writer) == (Lag(), None, None)
 
 
@@ -305,7 +311,7 @@ def test_a_writers_object_that_cannot_be_read_is_named(data: bytes) -> None:
     assert (status.state, status.healthy, status.covered_until) == ("unknown", False, None)
     assert codes(status) == [("unreadable", "critical")]
     assert key in status.troubles[0].text
-    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
+    assert status.durable == place(2, 500)
 
 
 def test_the_greatest_writer_counts() -> None:
@@ -495,12 +501,10 @@ STUCK = Trouble(code="stalled", level="critical", text="nothing has come", hint=
 FATAL: Mapping[str, Any] = {"code": "x", "level": "fatal", "text": "t", "hint": ""}
 NAN = float("nan")
 """It would make comparisons false for ever."""
-OLDER = replace(
-    SAID.server, position=Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
-)
+OLDER = replace(SAID.server, position=place(2, 500))
 NOTHING = Lag(bytes=0, transactions=0, seconds=0.5)
-FAR = replace(LAST, server=Position(binlog=BinlogName.parse(NAMES[4]), offset=5, gtid_set=""))
-BARE = replace(LAST, durable=Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set=""))
+FAR = replace(LAST, server=place(4, 5))
+BARE = replace(LAST, durable=place(2, 500))
 BOUND = Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
 SAYINGS: Mapping[str, tuple[Heartbeat, Mapping[str, Any]]] = {
     "what the writer says is wrong is kept: it is neither idle nor dead": (
@@ -557,7 +561,7 @@ def test_what_a_heartbeat_says(why: str) -> None:
 
 def test_a_lag_over_several_binlogs_is_the_writers() -> None:
     """Their sizes are the source's; as long as it is of the same place it is a bound."""
-    far = Position(binlog=BinlogName.parse(NAMES[4]), offset=5, gtid_set="")
+    far = place(4, 5)
     at = replace(SAID.server, position=far)
     bucket = streamed(saying(beat=replace(LAST, server=far), server=at))
     assert bucket.look().lag == LOOKED
@@ -578,20 +582,16 @@ def test_chunks_and_binlogs_may_reach_further_than_the_heartbeat_said() -> None:
     bucket = streamed(saying())
     bucket.chunk(2, (500, 800))
     status = bucket.look()
-    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=800, gtid_set="")
+    assert status.durable == place(2, 800)
     assert status.lag == Lag(bytes=100, seconds=21.5, at_least=True)
     bucket.chunk(2, (800, 900))
     assert bucket.look().lag == Lag(seconds=21.5)
     assert bucket.look(BEAT_AT).lag == Lag(bytes=0, transactions=0, seconds=1.5)
     bucket.archive(2)
-    assert bucket.look().durable == Position(
-        binlog=BinlogName.parse(NAMES[2]), offset=1000, gtid_set=""
-    )
+    assert bucket.look().durable == place(2, 1000)
     bucket.archive(3)
     bucket.chunk(4, (0, 20))
-    assert bucket.look().durable == Position(
-        binlog=BinlogName.parse(NAMES[4]), offset=20, gtid_set=""
-    )
+    assert bucket.look().durable == place(4, 20)
 
 
 def test_what_comes_behind_an_open_binlog_or_a_hole_is_not_reached() -> None:
@@ -607,7 +607,7 @@ def test_what_is_lost_is_not_called_durable() -> None:
     bucket.store.delete([key for key in bucket.store.objects if "0000500-" in key])
     bucket.chunk(2, (0, 300))
     status = bucket.look()
-    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=300, gtid_set="")
+    assert status.durable == place(2, 300)
     assert (status.covered_until, status.latest, status.lag.seconds) == (None, None, None)
     assert codes(status) == [("lost", "critical")]
     assert f"bytes 300 to 500 of {NAMES[2]}" in status.troubles[0].text
@@ -631,7 +631,7 @@ def test_before_the_heartbeat_names_a_lineage_the_bucket_tells() -> None:
     """A writer that starts has not found its place; what was archived is durable all the same."""
     bucket = streamed(replace(LAST, state="starting", lineage=None, durable=None, server=None))
     status = bucket.look()
-    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
+    assert status.durable == place(2, 500)
     assert status.lineage == ID
 
 
@@ -671,7 +671,7 @@ def of(
     bucket.beat(
         replace(
             LAST,
-            durable=Position(binlog=BinlogName.parse(NAMES[number]), offset=offset, gtid_set=""),
+            durable=place(number, offset),
         )
     )
     return bucket
@@ -710,7 +710,7 @@ def through_a_lineage_without_a_byte() -> Bucket:
     bucket.archive(1, 2)
     bucket.chunk(3, (0, 700))
     bucket.archive(1, id_=THIRD)
-    here = Position(binlog=BinlogName.parse(NAMES[1]), offset=9, gtid_set="")
+    here = place(1, 9)
     bucket.beat(replace(LAST, lineage=THIRD, durable=here))
     return bucket
 
@@ -778,15 +778,6 @@ def test_gaps_and_how_far_back_the_history_reaches(why: str) -> None:
     assert bucket.earliest() == earliest
 
 
-def test_parents_in_a_circle_end() -> None:
-    """Whatever somebody wrote there."""
-    bucket = through_a_lineage_without_a_byte()
-    loop = child(parent=THIRD, binlog=None).parent
-    for lineage in (LINEAGE, child()):
-        bucket.describe(replace(lineage, parent=loop))
-    assert bucket.gaps() == []
-
-
 def test_a_gap_of_a_join_has_the_time_of_its_lineage() -> None:
     """When its first binlog began."""
     history = failed_over(join="gap").look().history
@@ -812,13 +803,6 @@ def test_what_a_living_writer_has_not_come_to_is_under_way() -> None:
         (ID, "missing", f"{NAMES[3]} is missing"),
         (ID, "missing", f"bytes 500 to 600 of {NAMES[2]} are missing"),
     ]
-
-
-def test_a_hole_in_what_was_durable_is_a_gap() -> None:
-    """Also while its writer lives."""
-    bucket = of(1, chunks={2: [(0, 100), (200, 500)]}, durable=(2, 500))
-    assert bucket.gaps() == [(ID, "missing", f"bytes 100 to 200 of {NAMES[2]} are missing")]
-    assert codes(bucket.look()) == [("lost", "critical")]
 
 
 def test_no_purge_is_advised_while_the_archive_lacks_a_binlog() -> None:

@@ -317,14 +317,6 @@ def test_histograms() -> None:
     assert not [name for name in samples(FULL, Timings()) if name.endswith("_bucket")]
 
 
-def test_labels_that_we_choose_have_no_blanks() -> None:
-    """So that they can be typed; names of hosts and buckets are what they are."""
-    rows = [row for name, rows in samples(FULL, OWN).items() if name != "binlog2s3_info"
-            for row, _ in rows]  # fmt: skip
-    assert any(row.get("state") == "catching_up" for row in rows)
-    assert not [value for row in rows for value in row.values() if " " in value]
-
-
 def leaves(kind: type, path: str) -> Iterator[str]:
     """The fields of a Status that are numbers, times or tuples, down through its parts."""
     for name, hint in get_type_hints(kind).items():

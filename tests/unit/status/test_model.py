@@ -275,14 +275,6 @@ def test_what_is_not_durable_is_kept_at_least_so_long() -> None:
     assert purge_seconds(0.0, Lag(seconds=0.0)) == 0
 
 
-def test_a_purge_statement_needs_something_to_purge() -> None:
-    """And a binlog to stop before."""
-    assert Purge(newest_safe="b.000001", to="b.000002").statement == (
-        "PURGE BINARY LOGS TO 'b.000002'"
-    )
-    assert Purge().statement is None
-
-
 # History
 
 

@@ -6,11 +6,10 @@ from datetime import timedelta
 import pytest
 
 from binlog2s3.archive.layout import Layout
-from binlog2s3.errors import ForkError, StoreError, TakenError
+from binlog2s3.errors import StoreError
 from binlog2s3.status.model import Vitals, judge
 from binlog2s3.store.contract import ObjectVersion
 from binlog2s3.stream.remote import Plants
-from binlog2s3.stream.run import Memory
 from tests.documents import ENTRY, ID, LINEAGE, NAME, TIME
 from tests.memory_store import MemoryStore
 
@@ -106,11 +105,3 @@ def test_who_may_not_list_versions_goes_on(
     denied.transient = True
     with pytest.raises(StoreError):
         plants.hide_entry(ENTRY_KEY)
-
-
-def test_what_is_taken_leads_to_a_lineage_beside_it() -> None:
-    """Nothing is forgotten and nothing compared: the bytes are the source's."""
-    memory = Memory().learned(TakenError("taken"), None)
-    assert memory.doubt is not None
-    assert memory.doubt.taken
-    assert isinstance(TakenError("x"), ForkError)  # waiting, and asking again, helps

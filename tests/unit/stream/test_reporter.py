@@ -284,7 +284,10 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
 
 
 def test_a_request_that_fails_again_and_again() -> None:
-    """From its first failure on until it succeeds, whatever else does; others go on failing."""
+    """From its first failure on until it succeeds, whatever else does; others go on failing.
+
+    Also on an idle source, which brings nothing into the bucket.
+    """
     parts = Parts()
     other = threading.Thread(target=parts.failed, args=(StoreError("500"), parts.now + 20))
     parts.failed(StoreError("503", hint="wait"), parts.now)
@@ -301,9 +304,11 @@ def test_a_request_that_fails_again_and_again() -> None:
     assert parts.pulse.over(succeeded=True, now=parts.now) is not None
     assert parts.pulse.failing_since == parts.now - 14
     assert parts.codes == [("store", "warning")]
+    parts.go(1)
     parts.failed(StoreError("503 again"), parts.now)
     assert parts.pulse.over(succeeded=False, now=parts.now) is None
-    assert parts.pulse.over(succeeded=True, now=parts.now) == (0, False), "one is over, not all"
+    assert parts.pulse.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
+    assert parts.pulse.over(succeeded=True, now=parts.now) is None
     parts.go(31)
     assert parts.codes == [("store", "critical")]
     assert parts.status.store is not None
@@ -320,27 +325,6 @@ def test_an_upload_that_fails_again_and_again() -> None:
     assert parts.status.store is not None
     assert parts.status.store.errors == 5
     assert "denied" in parts.status.troubles[0].text
-
-
-def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
-    """Also on an idle source, which brings nothing into the bucket; others go on failing."""
-    parts = Parts()
-    other = threading.Thread(target=parts.failed, args=(StoreError("500"), parts.now + 20))
-    parts.failed(StoreError("503"), parts.now)
-    other.start()
-    other.join()
-    parts.go(31)
-    assert parts.codes == [("store", "critical")]
-    assert parts.pulse.over(succeeded=True, now=parts.now) is not None
-    assert parts.pulse.failing_since == parts.now - 11
-    parts.go(1)
-    assert parts.codes == [("store", "warning")]
-    parts.failed(StoreError("503"), parts.now)
-    assert parts.pulse.over(succeeded=False, now=parts.now) is None
-    assert parts.pulse.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
-    assert parts.pulse.over(succeeded=True, now=parts.now) is None
-    parts.go(31)
-    assert parts.codes == [("store", "critical")]
 
 
 def test_a_pause_that_makes_room_is_well() -> None:

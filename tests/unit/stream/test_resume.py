@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -24,7 +24,7 @@ from binlog2s3.server.connection import ServerBinlog, ServerFacts
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd
-from binlog2s3.stream.resume import Doubt, NextRun, Resumption, first_binlog
+from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.tail import Overlap
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
@@ -243,6 +243,8 @@ NEXT_RUNS: Mapping[str, tuple[Server, Mapping[str, Any], Mapping[str, Any]]] = {
         {"begin": 3, "position": 4, "known_end": None, "parent": None}),
     "or with what is open now": (
         Server(rows(3, 4, 5)), {"known_end": None, "start_at": "now"}, {"begin": 5}),
+    "or with the one that was asked for": (
+        Server(rows(3, 4, 5)), {"known_end": None, "start_binlog": name(4)}, {"begin": 4}),
     "a history goes on from its overlap, whose bytes are the proof": (
         Server(rows(3, 4, 5)), {},
         {"begin": 4, "position": 60, "overlap": OVERLAP, "known_end": KNOWN_END, "compared": 0}),
@@ -378,15 +380,6 @@ def test_what_is_refused(ask: Asks, why: str) -> None:
     assert caught.value.transient is (why in PASSES)
     assert getattr(caught.value, "refused", False) is (why in FOR_EVER)
     assert (caught.value.exit_code == 7) is (kind is GapError)
-
-
-@pytest.mark.parametrize(
-    ("at", "binlog", "expected"), [("oldest", None, 3), ("now", None, 5), ("oldest", 4, 4)]
-)
-def test_the_first_binlog(at: Literal["oldest", "now"], binlog: int | None, expected: int) -> None:
-    """The oldest, the one that is open now, or the one that was asked for."""
-    config = stream_config(start_at=at, start_binlog=name(binlog) if binlog else None)
-    assert first_binlog(config, rows(3, 4, 5)) == name(expected)
 
 
 def test_another_server_is_refused(ask: Asks) -> None:

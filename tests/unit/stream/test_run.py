@@ -104,37 +104,6 @@ def test_nothing_is_read_before_it_is_proved() -> None:
 
 
 @pytest.mark.parametrize("state", State)
-def test_there_is_always_another_run_after_a_rest(state: State) -> None:
-    """From wherever it is; and no way leads back to it without a rest, but for a run that reads on.
-
-    So no run that brings nothing follows another one at once, for ever.
-    """
-    assert State.READING in reached(state)
-    rest = (State.RESTING, Event.DONE)
-    assert state not in reached(state, without=[rest, (State.READING, Event.GAINED)])
-
-
-def test_runs_that_bring_nothing_are_counted() -> None:
-    """Each that was begun, until one gains something; the one after that is the first again."""
-
-    def after(memory: Memory, *events: Event) -> Memory:
-        for event in events:
-            memory = memory.after(event)
-        return memory
-
-    vain = (
-        Event.DONE, Event.DONE, Event.SENDS_AGAIN, Event.SAME, Event.FAILED, Event.DONE, Event.DONE,
-    )  # fmt: skip
-    unanswered = (Event.DONE, Event.DONE, Event.FAILED, Event.DONE)
-    memory = after(Memory(), *vain, *vain, *unanswered)
-    assert (memory.state, memory.failures) == (State.MAKING_ROOM, 3)
-    memory = after(memory, *vain[:4], Event.GAINED)
-    assert memory.failures == 0
-    memory = after(memory, Event.FULL, Event.DONE, Event.DONE, Event.DONE)
-    assert memory.failures == 1
-
-
-@pytest.mark.parametrize("state", State)
 def test_an_error_teaches_the_same_in_each_state(state: State) -> None:
     """An upload shows it whenever it comes."""
     errors = [ForkError("f"), ElsewhereError("e"), TakenError("t"), SourceError("s"), damage()]
@@ -156,23 +125,24 @@ def after(memory: Memory, *errors: Exception, seen: BeingRead | None = READABLE)
     return memory
 
 
-def test_a_server_elsewhere_is_compared() -> None:
-    """What is proved is kept; nothing is read on before the bytes were compared."""
-    memory = Memory().learned(ElsewhereError("went on"), READABLE)
-    assert memory.doubt is not None
-    assert (memory.doubt.why, memory.doubt.refused) == ("went on", False)
-
-
-def test_rows_that_are_nowhere_are_not_looked_for() -> None:
-    """The next run begins a lineage behind them; what was read of that is read again."""
-    memory = Memory().learned(LeftOutError("without a binlog"), READABLE)
-    assert memory.doubt is not None
-    assert (memory.doubt.why, memory.doubt.left_out) == ("without a binlog", True)
-
-
-def test_another_history_is_forgotten_and_compared() -> None:
-    """What the run brought is of another history than what is known."""
-    assert Memory().learned(ForkError("other bytes"), None).doubt is not None
+@pytest.mark.parametrize(
+    ("error", "doubt"),
+    [
+        # what is proved is kept; nothing is read on before the bytes were compared
+        (ElsewhereError("went on"), Doubt(why="went on")),
+        # the next run begins a lineage behind them
+        (LeftOutError("without a binlog"), Doubt(why="without a binlog", left_out=True)),
+        # what the run brought is of another history than what is known
+        (ForkError("other bytes"), Doubt(why="other bytes")),
+        # nothing is forgotten and nothing compared: the bytes are the source's
+        (TakenError("taken"), Doubt(why="taken", taken=True)),
+        # the next run tries the same again
+        (SourceError("gone away"), None),
+    ],
+)
+def test_what_is_doubted(error: Exception, doubt: Doubt | None) -> None:
+    """And nothing else is remembered of it."""
+    assert Memory().learned(error, READABLE) == Memory(doubt=doubt)
 
 
 def test_damage_is_read_again_and_accepted_the_second_time() -> None:
@@ -221,11 +191,6 @@ def test_refusals_are_counted_at_one_place(error: Exception) -> None:
     assert again.doubt.refused
     elsewhere = after(memory.asked_at(FilePosition(FIRST, 200)), error, seen=None)
     assert (elsewhere.refusals, elsewhere.doubt) == (1, None)
-
-
-def test_any_other_end_teaches_nothing() -> None:
-    """The next run tries the same again."""
-    assert Memory().learned(SourceError("gone away"), READABLE) == Memory()
 
 
 READ_ON = ["forget current"]

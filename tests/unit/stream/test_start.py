@@ -226,6 +226,21 @@ def put_lineages(store: MemoryStore, *lineages: Lineage) -> Catalog:
     return Catalog(store, LAYOUT)
 
 
+def left_behind(store: MemoryStore, catalog: Catalog) -> tuple[Lineage, Lineage]:
+    """The lineage that is there, and one that was begun a minute later and is written now."""
+    (first,) = catalog.lineages()
+    begun = first.first_binlog_time + timedelta(seconds=60)
+    later = like(
+        first,
+        id="20270101T000000Z-3e11fa47-0001",
+        parent=parent_of(first.id),
+        first_binlog_time=begun,
+    )
+    put_lineages(store, later)
+    beat(store, 9, later.id)
+    return first, later
+
+
 def chosen(catalog: Catalog) -> str:
     found = current_end(catalog, catalog.lineages(), catalog.turn())
     assert found is not None
@@ -776,11 +791,7 @@ def test_of_a_history_that_has_ended_only_what_the_spool_has_is_taken(
     spool: Spool, store: MemoryStore, catalog: Catalog
 ) -> None:
     """On top of the bucket's bytes; where it has nothing more, they are not read."""
-    (first,) = catalog.lineages()
-    later = like(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
-                    first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
-    put_lineages(store, later)
-    beat(store, 9, later.id)
+    left_behind(store, catalog)
     one = written(1, 9)
     ends = ends_of(one)
     in_pieces(store, 1, bytes(one.data[: ends[4]]), 100)
@@ -806,11 +817,7 @@ def test_of_a_history_that_has_ended_only_what_the_spool_has_is_taken(
 
 def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
     """The history that was written last, and what is left of the one before it."""
-    (first,) = catalog.lineages()
-    later = like(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
-                    first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
-    put_lineages(store, later)
-    beat(store, 9, later.id)
+    first, later = left_behind(store, catalog)
     one, other = written(1, 3), written(1, 2, timestamp=NOW + 60)
     put_run(spool, {1: bytes(one.data)})
     put_run(spool, {1: bytes(other.data)}, lineage=later.id)
@@ -846,11 +853,7 @@ def test_a_run_that_goes_does_not_stop_the_start(
     spool: Spool, store: MemoryStore, catalog: Catalog
 ) -> None:
     """All of it was archived, of the history that was left behind, too: its directory goes."""
-    (first,) = catalog.lineages()
-    later = like(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
-                    first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
-    put_lineages(store, later)
-    beat(store, 9, later.id)
+    _, later = left_behind(store, catalog)
     one, other = written(1, 3, end="b.000002"), written(1, 2, end="b.000002", timestamp=NOW + 60)
     put_archived(store, 1, one)
     put_archived(store, 1, other, lineage=later.id)

@@ -25,7 +25,7 @@ from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, Preconditi
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import ObjectInfo
 from binlog2s3.stream.continuation import KnownEnd
-from binlog2s3.stream.job import Look
+from binlog2s3.stream.job import Coverage, Look
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Tracking
@@ -157,12 +157,12 @@ class Bench:
                 waiting.append(self.workers.tasks.pop(0))
         self.workers.tasks = waiting
 
-    def settle(self) -> None:
-        """All that can be done now is done."""
+    def settle(self, lineage: str = "", number: int = 0) -> None:
+        """All that can be done now is done; of a lineage, or of a binlog, alone if one is named."""
         for _ in range(30):
             self.now += 2
             self.uploads.step(0)
-            self.perform()
+            self.perform(lineage, number)
             self.uploads.step(0)
             self.wants_list |= self.tracking.judge({})
 
@@ -181,6 +181,16 @@ class Bench:
     def lineage(self) -> Lineage:
         assert self.tracking.lineage is not None
         return self.tracking.lineage
+
+    @property
+    def coverage(self) -> Coverage:
+        assert self.tracking.coverage is not None
+        return self.tracking.coverage
+
+    @property
+    def end(self) -> KnownEnd:
+        assert self.tracking.end is not None
+        return self.tracking.end
 
 
 @pytest.fixture
@@ -230,49 +240,40 @@ def test_nothing_is_uploaded_before_its_lineage_is_described(bench: Bench) -> No
 def test_what_is_still_on_its_way_is_not_durable(bench: Bench) -> None:
     """Another server took over and wrote nothing; then the first one is back."""
     begin(bench)
-    lineage, known_end = bench.lineage, bench.tracking.end
-    assert known_end is not None
+    lineage, known_end = bench.lineage, bench.end
     assert known_end.size > 0
     bench.tracking.begin(UUID_B, "mysql", None)
     bench.tracking.resume(known_end)
-    assert bench.tracking.coverage is not None
-    assert bench.tracking.coverage.durable is None
+    assert bench.coverage.durable is None
     bench.settle()
     assert bench.readable(lineage) == {"b.000001": "open"}
     bench.tracking.begin(UUID_B, "mysql", None)
     bench.tracking.resume(known_end)
-    assert bench.tracking.coverage.durable == known_end.position
+    assert bench.coverage.durable == known_end.position
 
 
 def test_what_comes_after_bytes_that_are_on_their_way_is_not_durable(bench: Bench) -> None:
     """The same, and the first one goes on with its next binlog, which arrives sooner."""
     bench.tracking.begin(UUID_A, "mysql", None)
     bench.admit(1, binlog(1, end=True))
-    known_end = bench.tracking.end
-    assert known_end is not None
+    known_end = bench.end
     assert known_end.closed
     bench.tracking.begin(UUID_B, "mysql", None)
     bench.tracking.resume(known_end)
     following = bench.admit(2)
-    for _ in range(10):
-        bench.now += 2
-        bench.uploads.step(0)
-        bench.perform(number=2)
-        bench.uploads.step(0)
+    bench.settle(number=2)
     assert bench.readable(bench.lineage) == {"b.000002": "open"}
-    assert bench.tracking.coverage is not None
-    assert bench.tracking.coverage.durable is None
+    assert bench.coverage.durable is None
     bench.settle()
     assert bench.readable(bench.lineage) == {"b.000001": "archived", "b.000002": "open"}
-    assert bench.tracking.coverage.durable == Position.of(following.end, following.gtids_after())
+    assert bench.coverage.durable == Position.of(following.end, following.gtids_after())
 
 
 @pytest.mark.parametrize("is_left", [False, True])
 def test_a_history_goes_on_behind_a_binlog_that_has_no_end(bench: Bench, *, is_left: bool) -> None:
     """It is all there once the next one is read, also after another server was tried meanwhile."""
     begin(bench)
-    known_end = bench.tracking.end
-    assert known_end is not None
+    known_end = bench.end
     if is_left:
         bench.tracking.begin(UUID_B, "mysql", None)
         bench.settle()
@@ -281,8 +282,7 @@ def test_a_history_goes_on_behind_a_binlog_that_has_no_end(bench: Bench, *, is_l
         assert bench.tracking.last is not None
         bench.tracking.abandon(bench.tracking.last)
         bench.settle()
-    coverage = bench.tracking.coverage
-    assert coverage is not None
+    coverage = bench.coverage
     assert (coverage.durable, coverage.following) == (known_end.position, name(1))
     following = bench.admit(2)
     bench.settle()
@@ -427,8 +427,7 @@ def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
     bench.settle()
     assert bench.tracking.done
     assert bench.readable(bench.lineage) == {"b.000001": "open", "b.000002": "open"}
-    assert bench.tracking.coverage is not None
-    durable = bench.tracking.coverage.durable
+    durable = bench.coverage.durable
     assert durable is not None
     assert (durable.binlog, durable.offset) == (name(2), following.size)
     assert not any(name(1) in run.files() for run in bench.spool.runs())
@@ -443,8 +442,7 @@ def test_a_binlog_that_has_not_begun_and_cannot_be_finished_holds_up_nothing(ben
     assert not bench.tracking.done
     bench.tracking.abandon(torn)
     assert bench.tracking.done
-    assert bench.tracking.end is not None
-    assert bench.tracking.end.last == name(1)
+    assert bench.end.last == name(1)
     bench.admit(3)
     bench.settle()
     assert bench.readable(bench.lineage) == {"b.000001": "archived", "b.000003": "open"}
@@ -472,8 +470,7 @@ def test_the_history_ends_with_what_still_waits(bench: Bench) -> None:
     second, third = bench.admit(2), bench.admit(3)
     bench.tracking.forget(third)
     assert bench.tracking.last is second
-    assert bench.tracking.end is not None
-    assert bench.tracking.end.end == (name(2), second.size)
+    assert bench.end.end == (name(2), second.size)
     bench.tracking.forget(second)
     assert bench.tracking.last is first
 
@@ -530,7 +527,6 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     """Of each history what was seen of it alone; not before all of the one before it is in."""
     assert bench.covered_until() is None
     begin(bench)
-    assert bench.tracking.coverage is not None
     bench.tracking.seen(seen(1, 10))
     bench.tracking.seen(replace(seen(1, 99), uuid=UUID_B))  # a stranger's says nothing of ours
     assert bench.covered_until() is None
@@ -540,14 +536,9 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     bench.tracking.begin(UUID_B, "mysql", PARENT)
     assert bench.covered_until() == START + timedelta(seconds=10)  # the one that was left
     bench.admit(5, server_uuid=UUID_B)
-    bench.tracking.coverage.seen(seen(5, 20))
-    for _ in range(10):  # the new history is in, the old one is not
-        bench.now += 2
-        bench.uploads.step(0)
-        bench.perform(bench.lineage.id)
-        bench.uploads.step(0)
-        bench.tracking.judge({})
-    assert bench.tracking.coverage.until == START + timedelta(seconds=20)
+    bench.coverage.seen(seen(5, 20))
+    bench.settle(bench.lineage.id)  # the new history is in, the old one is not
+    assert bench.coverage.until == START + timedelta(seconds=20)
     assert bench.covered_until() is None  # what was claimed of another one says nothing
     bench.settle()
     assert bench.covered_until() == START + timedelta(seconds=20)
@@ -558,14 +549,9 @@ def test_a_history_that_is_left_waits_for_the_one_before_it(bench: Bench) -> Non
     begin(bench)
     bench.tracking.begin(UUID_B, "mysql", PARENT)
     bench.admit(5, server_uuid=UUID_B)
-    assert bench.tracking.coverage is not None
-    bench.tracking.coverage.seen(seen(5, 20))
-    for _ in range(10):
-        bench.now += 2
-        bench.uploads.step(0)
-        bench.perform(bench.lineage.id)
-        bench.uploads.step(0)
-    assert bench.tracking.coverage.until == START + timedelta(seconds=20)
+    bench.coverage.seen(seen(5, 20))
+    bench.settle(bench.lineage.id)
+    assert bench.coverage.until == START + timedelta(seconds=20)
     bench.tracking.begin(UUID_A, "mysql", PARENT)
     assert bench.covered_until() is None
     bench.settle()
@@ -578,8 +564,7 @@ def test_what_a_binlog_has_gained_is_not_in_while_it_is_read_again(bench: Bench)
     bench.tracking.abandon(first)
     bench.settle()
     assert bench.tracking.done
-    coverage = bench.tracking.coverage
-    assert coverage is not None
+    coverage = bench.coverage
     durable = coverage.durable
     assert durable is not None
     longer = binlog(1, more=1)

@@ -346,29 +346,25 @@ class Between(MemoryStore):
         return info
 
 
-def test_a_turn_that_arrives_late_counts_less(spool: Spool) -> None:
-    """A writer before us died on the way to another lineage: ours is the last, and stays so."""
+@pytest.mark.parametrize("conditions", [True, False])
+def test_a_turn_that_arrives_late_counts_less(spool: Spool, *, conditions: bool) -> None:
+    """A writer before us died on the way to another lineage: ours is the last, and stays so.
+
+    A store that ignores If-None-Match lets a late request replace ours: it is read back.
+    """
     dead = MemoryStore()
     writer(dead, spool).take_turn(dead, OTHER)
     late = dead.get(LAYOUT.turn(1))
-    store = Between(lambda: MemoryStore.put(store, LAYOUT.turn(1), late))
-    one = writer(store, spool)
-    one.take_turn(store, ID)
-    assert turns(store) == [OTHER, ID]
-    with pytest.raises(PreconditionError):
-        store.put(LAYOUT.turn(2), late, if_absent=True)
 
+    def arrive() -> None:
+        MemoryStore.put(store, LAYOUT.turn(1), late)
 
-def test_a_turn_that_somebody_replaced_is_taken_again(spool: Spool) -> None:
-    """A store that ignores If-None-Match lets a late request replace it: it is read back."""
-    dead = MemoryStore()
-    writer(dead, spool).take_turn(dead, OTHER)
-    late = dead.get(LAYOUT.turn(1))
-    store = Between(
-        lambda: None, lambda: MemoryStore.put(store, LAYOUT.turn(1), late), conditions=False
-    )
+    store = Between(arrive) if conditions else Between(lambda: None, arrive, conditions=False)
     writer(store, spool).take_turn(store, ID)
     assert turns(store) == [OTHER, ID]
+    if conditions:
+        with pytest.raises(PreconditionError):
+            store.put(LAYOUT.turn(2), late, if_absent=True)
 
 
 def test_a_turn_whose_answer_is_lost_is_ours(spool: Spool) -> None:
@@ -465,23 +461,17 @@ def test_a_lineage_is_described_beside_what_its_turn_waits_for(spool: Spool) -> 
     assert turns(store) == [ID, ID]
 
 
-def test_no_writer_takes_a_generation_that_no_key_can_have(spool: Spool) -> None:
-    """The others would not see it: it is an error that names the object in the way."""
-    store = MemoryStore()
-    last = replace(BEAT, generation=10**18 - 1)
-    put(store, last)
-    with pytest.raises(ArchiveError, match=str(10**18 - 1)) as caught:
-        writer(store, spool).claim(store)
-    assert "delete it" in caught.value.hint
-    assert list(store.objects) == [LAYOUT.writer(*last.rank)]
-
-
-def test_no_writer_takes_a_turn_that_no_key_can_have(spool: Spool) -> None:
+@pytest.mark.parametrize("what", ["generation", "turn"])
+def test_no_writer_takes_a_number_that_no_key_can_have(spool: Spool, what: str) -> None:
     """Nobody would see it: it is an error that names the object in the way."""
-    store = MemoryStore()
-    last = Turn(number=10**18 - 1, lineage=OTHER, generation=1, token="0" * 16)
-    store.put(LAYOUT.turn(last.number), last.to_json())
-    with pytest.raises(ArchiveError, match=str(10**18 - 1)) as caught:
-        writer(store, spool).take_turn(store, ID)
+    store, most = MemoryStore(), 10**18 - 1
+    if what == "generation":
+        put(store, replace(BEAT, generation=most))
+    else:
+        last = Turn(number=most, lineage=OTHER, generation=1, token="0" * 16)
+        store.put(LAYOUT.turn(most), last.to_json())
+    before, one = list(store.objects), writer(store, spool)
+    with pytest.raises(ArchiveError, match=str(most)) as caught:
+        one.claim(store) if what == "generation" else one.take_turn(store, ID)
     assert "delete it" in caught.value.hint
-    assert list(store.objects) == [LAYOUT.turn(last.number)]
+    assert list(store.objects) == before
