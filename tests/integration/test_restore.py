@@ -577,27 +577,13 @@ def test_files_of_another_page_size(
 
 
 @pytest.mark.parametrize("place", ["mariabackup"], indirect=True)
-def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> None:
-    """Without a restore command."""
-    place.backup()
-    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
-    work = restores.folder / "w"
-    work.mkdir(mode=0o700)
-    words = [word for word in restores.argv(work) if word not in ("restore", "--yes")]
-    words = [word for word in words if not word.startswith("--data-dir")]
-    argv = ["drill", *words, f"--work-dir={work}", "--nice=0", "--ionice=none", "--json"]
-    done = command.run(*argv, **place.minio.env())
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert (said["outcome"], said["transactions"]) == ("proved", 1)
-    assert said["restored"] == "its stream in the bucket"
-
-
-@pytest.mark.parametrize("place", ["mariabackup"], indirect=True)
 def test_a_table_that_the_source_has_elsewhere_is_restored_here(
     place: Place, restores: Restores
 ) -> None:
-    """On the source's machine, too: its file is neither opened nor taken for the restored one."""
+    """On the source's machine, too: its file is neither opened nor taken for the restored one.
+
+    So also by a drill, which needs no restore command for what is stored.
+    """
     elsewhere, data = restores.folder / "elsewhere", restores.folder / "d"
     elsewhere.mkdir()
     place.commit(
@@ -611,6 +597,16 @@ def test_a_table_that_the_source_has_elsewhere_is_restored_here(
     with restores.running(data, "--latest") as (_, server):
         assert server.query("SELECT a FROM shop.far") == [(1,)]
         server.query("DROP TABLE shop.far")
+    work = restores.folder / "w"
+    work.mkdir(mode=0o700)
+    words = [word for word in restores.argv(work) if word not in ("restore", "--yes")]
+    words = [word for word in words if not word.startswith("--data-dir")]
+    argv = ["drill", *words, f"--work-dir={work}", "--nice=0", "--ionice=none", "--json"]
+    done = command.run(*argv, **place.minio.env())
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["outcome"], said["transactions"]) == ("proved", 1)
+    assert said["restored"] == "its stream in the bucket"
     assert (elsewhere / "shop/far.ibd").is_file()
     assert place.source.query("SELECT a FROM shop.far") == [(1,)]
 
@@ -848,13 +844,25 @@ VERSIONED = (
     "INSERT INTO shop.v VALUES (1, 1)",
     "UPDATE shop.v SET n = 2",
 )
+OF_A_SEQUENCE = (
+    "USE shop",
+    "CREATE SEQUENCE s START WITH 5",
+    "CREATE TABLE of_s (id INT PRIMARY KEY DEFAULT NEXTVAL(s), v INT)",
+    "INSERT INTO of_s (v) VALUES (1), (2)",
+)
 
 
 @pytest.mark.parametrize("place", ["mariadb-dump"], indirect=True)
-def test_the_past_of_versioned_tables_is_restored(place: Place, restores: Restores) -> None:
-    """As it was on the source; a dump without it is told when it is made and when it is loaded."""
+def test_the_past_of_versioned_tables_and_values_of_sequences_are_restored(
+    place: Place, restores: Restores
+) -> None:
+    """As it was on the source; a dump without it is told when it is made and when it is loaded.
+
+    A lock on a table whose values come from a sequence would not be one on its sequence.
+    """
+    numbers = "SELECT * FROM shop.of_s ORDER BY id"
     ask = "SELECT id, n, ROW_START, ROW_END FROM shop.v FOR SYSTEM_TIME ALL ORDER BY n"
-    place.source.query(*VERSIONED)
+    place.source.query(*VERSIONED, *OF_A_SEQUENCE)
     place.backup("--label=with")
     without = command.run(
         *place.run_argv("--label=without", "--tool-option=--skip-dump-history"),
@@ -862,11 +870,12 @@ def test_the_past_of_versioned_tables_is_restored(place: Place, restores: Restor
     )
     assert without.returncode == 0, without.stderr
     assert "leaves out the history of the system-versioned tables shop.v" in without.stderr
-    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')", "INSERT INTO shop.of_s (v) VALUES (3)")
     data = restores.folder / "with"
     with restores.running(data, "--latest", "--from-backup-id=with") as (said, server):
         assert said["without_history"] == []
-        assert server.query(ask) == [tuple(row) for row in place.source.query(ask)]
+        for rows in (ask, numbers):
+            assert server.query(rows) == [tuple(row) for row in place.source.query(rows)]
     data = restores.folder / "without"
     with restores.running(data, "--latest", "--from-backup-id=without") as (said, server):
         assert said["without_history"] == ["shop.v"]
@@ -910,11 +919,15 @@ def test_sigterm_while_the_server_is_started_ends_it(dumped: Restores) -> None:
 
 
 @pytest.mark.parametrize("place", ["mysqldump"], indirect=True)
-def test_an_event_that_has_expired_since_is_as_on_the_source(
-    place: Place, restores: Restores
-) -> None:
-    """Its end came after the backup; the source, whose scheduler is off, calls it enabled."""
-    place.source.query(
+def test_a_policy_for_passwords_and_events_that_have_expired_since(restores: Restores) -> None:
+    """The private server's own account follows the policy; the restored server has it again.
+
+    Where no password of ours satisfies it, the server's own words come at once. The events' end
+    came after the backup; the source, whose scheduler is off, calls them enabled.
+    """
+    place, source = restores.place, restores.place.source
+    source.query(
+        "INSTALL COMPONENT 'file://component_validate_password'",
         "SET GLOBAL event_scheduler = OFF",
         "CREATE EVENT shop.kept ON SCHEDULE EVERY 1 DAY ENDS CURRENT_TIMESTAMP + INTERVAL 1 MINUTE "
         "ON COMPLETION PRESERVE DO SELECT 1",
@@ -922,74 +935,25 @@ def test_an_event_that_has_expired_since_is_as_on_the_source(
         "DO SELECT 1",
     )
     place.backup()
-    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
-    wait_until(
-        lambda: bool(
-            place.source.query(
-                "SELECT 1 FROM information_schema.events WHERE event_name = 'gone' AND ends < NOW()"
-            )
-        ),
-        3 * PATIENCE,
-        "the events expire",
-    )
-    truth = state_of(place.source)["events"]
-    assert {row[1]: row[2] for row in truth if row[1] in ("kept", "gone")} == {
-        "kept": "ENABLED",
-        "gone": "ENABLED",
-    }
-    done = restores.done(restores.folder / "d", "--latest")
-    assert done["events"] == []
-    with started_on(restores, restores.folder / "d") as server:
-        found = {row[1]: row[2] for row in state_of(server)["events"]}
-    assert found["kept"] == "ENABLED"
-
-
-@pytest.mark.parametrize("place", ["mysqldump"], indirect=True)
-def test_a_policy_for_passwords_that_a_dump_brings_along_is_kept(restores: Restores) -> None:
-    """The private server's own account follows it; the restored server has it again."""
-    place = restores.place
-    place.source.query("INSTALL COMPONENT 'file://component_validate_password'")
-    place.backup()
-    place.source.query("INSERT INTO shop.t VALUES (7000, 1, 'later')")
+    place.commit("INSERT INTO shop.t VALUES (7000, 1, 'later')")
     place.wait()
-    truth = state_of(place.source)
-    with restores.running(restores.folder / "d", "--latest") as (said, server):
-        assert said["is_proved"], said
-        assert shown(state_of(server), truth) == {}
-        assert server.query("SELECT component_urn FROM mysql.component") == [
-            ("file://component_validate_password",)
-        ]
-
-
-@pytest.mark.parametrize("place", ["mysqldump"], indirect=True)
-def test_a_server_that_refuses_our_account_is_not_waited_for(restores: Restores) -> None:
-    """A policy that no password of ours satisfies: the server's own words, at once."""
-    place = restores.place
-    place.source.query("INSTALL COMPONENT 'file://component_validate_password'")
-    place.backup()
-    place.wait()
-    done = restores.run(
-        restores.folder / "d", "--latest", "--mysqld-option=--loose-validate-password.length=99"
-    )
+    strict = "--mysqld-option=--loose-validate-password.length=99"
+    done = restores.run(restores.folder / "refused", "--latest", strict)
     assert done.returncode == 8, done.stderr
     assert "could not make an account" in done.stderr
     assert "does not satisfy the current policy" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("place", ["mariadb-dump"], indirect=True)
-def test_tables_whose_values_come_from_a_sequence_are_restored(restores: Restores) -> None:
-    """The dump can be loaded, though a lock on such a table would not be one on its sequence."""
-    place = restores.place
-    place.source.query(
-        "USE shop",
-        "CREATE SEQUENCE s START WITH 5",
-        "CREATE TABLE of_s (id INT PRIMARY KEY DEFAULT NEXTVAL(s), v INT)",
-        "INSERT INTO of_s (v) VALUES (1), (2)",
-    )
-    place.backup()
-    place.source.query("INSERT INTO shop.of_s (v) VALUES (3)")
-    place.wait()
-    rows = place.source.query("SELECT * FROM shop.of_s ORDER BY id")
-    with restores.running(restores.folder / "d", "--latest") as (_, server):
-        assert server.query("SELECT * FROM shop.of_s ORDER BY id") == rows
+    expired = "SELECT 1 FROM information_schema.events WHERE event_name = 'gone' AND ends < NOW()"
+    wait_until(lambda: bool(source.query(expired)), 3 * PATIENCE, "the events expire")
+    truth = state_of(source)
+    kept = {row[1]: row[2] for row in truth.pop("events") if row[1] in ("kept", "gone")}
+    assert kept == {"kept": "ENABLED", "gone": "ENABLED"}
+    with restores.running(restores.folder / "d", "--latest") as (said, server):
+        found = state_of(server)
+        assert {row[1]: row[2] for row in found.pop("events")}["kept"] == "ENABLED"
+        assert shown(found, truth) == {}
+        assert said["is_proved"], said
+        assert said["events"] == []
+        assert server.query("SELECT component_urn FROM mysql.component") == [
+            ("file://component_validate_password",)
+        ]

@@ -295,17 +295,28 @@ Archives = Callable[..., None]
 
 
 def test_tls_through_the_process(
-    archives: Archives, either_tls: MysqlServer, keys: Keys, tmp_path: Path
+    archives: Archives,
+    either_tls: MysqlServer,
+    keys: Keys,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The options' TLS is that of the questions and of the stream."""
-    secret = tmp_path / "secret"
-    secret.write_text("pw")
+    """The options' TLS is that of the questions and of the stream.
+
+    Paths are taken from where the program was started, for the child as well.
+    """
+    (tmp_path / "secret").write_text("pw")
+    (tmp_path / "ca.pem").write_bytes(keys.ca.read_bytes())
+    (tmp_path / "binlog-tool").symlink_to(either_tls.binaries.binlog)
+    monkeypatch.chdir(tmp_path)
     options = {
+        "spool": "spool",
+        "mysqlbinlog": "./binlog-tool",
         "mysql-user": "certified",
-        "mysql-password-file": secret,
+        "mysql-password-file": "secret",
         "mysql-ssl-mode": "VERIFY_IDENTITY",
         "mysql-host": "localhost",
-        "mysql-ssl-ca": keys.ca,
+        "mysql-ssl-ca": "ca.pem",
         "mysql-ssl-cert": keys.client.cert,
         "mysql-ssl-key": keys.client.key,
     }
@@ -395,32 +406,6 @@ def test_an_option_file(archives: Archives, either_tls: MysqlServer, tmp_path: P
     options = {"mysql-defaults-file": file}
     without = ("mysql-host", "mysql-port", "mysql-user", "mysql-password-file")
     archives(either_tls, {**dict.fromkeys(without), **options})
-
-
-def test_relative_paths(
-    minio: MinioServer,
-    bucket: str,
-    either_tls: MysqlServer,
-    keys: Keys,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Paths are taken from where the program was started, for the child as well."""
-    (tmp_path / "ca.pem").write_bytes(keys.ca.read_bytes())
-    (tmp_path / "binlog-tool").symlink_to(either_tls.binaries.binlog)
-    (tmp_path / "pw").write_text(either_tls.password)
-    monkeypatch.chdir(tmp_path)
-    options = {
-        "spool": "spool",
-        "mysqlbinlog": "./binlog-tool",
-        "mysql-ssl-mode": "VERIFY_CA",
-        "mysql-ssl-ca": "ca.pem",
-        "mysql-password-file": "pw",
-    }
-    either_tls.query("FLUSH BINARY LOGS")
-    with StreamProcess(tmp_path, either_tls, minio, bucket, options=options) as stream:
-        stream.wait_for_event("binlog archived")
-        assert stream.terminate() == 0
 
 
 def _odd_values(count: int) -> list[str]:

@@ -373,7 +373,7 @@ def test_a_slow_server_keeps_its_stream(
         wait_until_archived(stream, mysql, minio, bucket)
         child, before = child_of(stream), len(stream.events("reading again"))
         silent = len(stream.events("the server does not answer"))
-        door.seconds = 4.0
+        door.seconds = 2.5
         there = Bucket(minio, bucket)
         write(mysql, 1)
         name, size = mysql.binlogs()[-1]

@@ -174,17 +174,28 @@ def compressed(how: str, data: bytes) -> bytes:
     return data
 
 
+Place = tuple[str | None, int | None, str | None]
 COMPRESSIONS = ["plain", "gz", "zst", "pzstd"]
 
 
 @pytest.mark.parametrize("how", COMPRESSIONS)
-def test_a_dump_by_mysqldump(how: str, tmp_path: Path) -> None:
-    """Everything in its header, with a GTID set over many lines, whatever the file is called."""
-    point = read(tmp_path, compressed(how, MYSQLDUMP.encode()), "backup.txt")
-    assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
-    assert (point.tool, point.flavour) == ("mysqldump", "mysql")
+@pytest.mark.parametrize(
+    ("text", "tool", "flavour", "place", "second"),
+    [
+        (MYSQLDUMP, "mysqldump", "mysql", ("mysql-bin.000042", 1104, GTIDS), 46),
+        (MARIADB_DUMP, "mariadb-dump", "mariadb", ("mysql-bin.000001", 785, "0-1-5,1-2-7"), 48),
+    ],
+    ids=["mysqldump", "mariadb-dump"],
+)
+def test_a_dump(
+    how: str, text: str, tool: str, flavour: str, place: Place, second: int, tmp_path: Path
+) -> None:
+    """Everything in its header, or MariaDB's GTIDs behind all tables, whatever the file's name."""
+    point = read(tmp_path, compressed(how, text.encode()), "backup.txt")
+    assert stands(point) == place
+    assert (point.tool, point.flavour) == (tool, flavour)
     assert (point.server_uuid, point.began_at) == (None, None)
-    assert point.finished_at == datetime(2026, 11, 22, 2, 56, 46)  # noqa: DTZ001
+    assert point.finished_at == datetime(2026, 11, 22, 2, 56, second)  # noqa: DTZ001
     assert point.warnings == ()
 
 
@@ -243,7 +254,6 @@ BOTH, ALONE, GTIDS_ALONE = (
     ("mysql-bin.000042", 1104, None),
     (None, None, GTIDS),
 )
-Place = tuple[str | None, int | None, str | None]
 DUMPS: list[tuple[str, Place, str]] = [
     *((MYSQLDUMP.replace(CHANGE, change), BOTH, "")
       for change in (CHANGE, CHANGE.removeprefix("-- "), MASTER, f"-- {MASTER}", AMAZON)),
@@ -346,16 +356,6 @@ def test_a_dump_that_was_cut_off_has_a_defect(tmp_path: Path) -> None:
         point = read(tmp_path, cut)
         assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
         assert (point.defects, point.warnings) == ((CUT_OFF,), ())
-
-
-@pytest.mark.parametrize("how", COMPRESSIONS)
-def test_a_dump_by_mariadb_dump(how: str, tmp_path: Path) -> None:
-    """Its GTIDs stand behind all tables, where a procedure's text does not mislead."""
-    point = read(tmp_path, compressed(how, MARIADB_DUMP.encode()))
-    assert stands(point) == ("mysql-bin.000001", 785, "0-1-5,1-2-7")
-    assert (point.tool, point.flavour) == ("mariadb-dump", "mariadb")
-    assert point.finished_at == datetime(2026, 11, 22, 2, 56, 48)  # noqa: DTZ001
-    assert point.warnings == ()
 
 
 def long_dump(dump: str) -> bytes:

@@ -141,7 +141,7 @@ def test_what_is_no_url_is_refused_and_not_shown(tmp_path: Path, text: str) -> N
         read_url(tmp_path / "none")
 
 
-class _Answers(BaseHTTPRequestHandler):
+class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.seen.append(self.path)  # type: ignore[attr-defined]
         self.send_response(500 if "bad" in self.path else 200)
@@ -153,7 +153,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 def test_one_get_is_made() -> None:
     """To the path that is asked for; an answer other than 2xx is a failure."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         server.seen = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
