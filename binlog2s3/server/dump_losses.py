@@ -111,7 +111,7 @@ _BODIES = {
     "event": "event_definition",
 }
 BODIES = tuple(
-    f"SELECT {kind}_schema AS db, {kind}_name AS tab, character_set_client AS charset, "
+    f"SELECT {kind}_schema AS db, {kind}_name AS tab, character_set_client AS charset, "  # noqa: S608 - constants
     f"{body} AS body FROM information_schema.{kind}s "
     f"WHERE character_set_client IN {(*_CODECS,)} ORDER BY 1, 2"
     for kind, body in _BODIES.items()
