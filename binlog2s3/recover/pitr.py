@@ -41,6 +41,7 @@ from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
+from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import (
     Base,
     BeforeGtid,
@@ -238,15 +239,14 @@ class _Recovery:
         base = self._base_check(self._apply, ready.start)
         referred_before = self._referring()
         self._confirm(ready.plan, ready.about)
-        if self._apply.standing.was_interrupted():
-            self._look_back(self._apply.standing.since(), ready)
+        unseen = self._look_back(self._apply.standing, ready)
         result = self._applied(self._apply, ready)
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
         doubt = doubt or self._prepared_before.lost(ready.plan.pending, result.prepared)
         doubt = doubt or self._replaced.doubt(referred_before, self._referring())
-        doubt = doubt or self._recoded.doubt or _doubt_of_lacks(ready.plan)
+        doubt = doubt or self._recoded.doubt or _doubt_of_lacks(ready.plan) or unseen
         if doubt:
             result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
@@ -623,9 +623,7 @@ class _Recovery:
             opened = watched(opened, only.check)
         if ready.zones is not None:
             opened = ready.zones.watched(opened)
-        opened = self._recoded.watched(self._prepared_before.watched(opened))
-        if self._facts is not None and cascades_itself(self._facts):
-            opened = self._replaced.watched(opened)
+        opened = self._doubted(self._prepared_before.watched(opened))
         work = Work(
             plan=ready.plan,
             open_stream=opened,
@@ -643,30 +641,37 @@ class _Recovery:
                 )
             raise
 
-    def _look_back(self, since: BinlogPosition | None, ready: _Ready) -> None:
-        """Look at what an interrupted run has applied: what it had seen is not known any more.
-
-        `since`: where that began, if it is known. Raises StoreError.
-        """
-        plan, only = ready.plan, ready.about.only
-        looked: OpenStream = ready.extract.stream
+    def _doubted(self, opened: OpenStream) -> OpenStream:
+        """The same stream, of which is noted what the target may make other rows or names of."""
+        opened = self._recoded.watched(opened)
         if self._facts is not None and cascades_itself(self._facts):
-            looked = self._replaced.watched(looked)
+            opened = self._replaced.watched(opened)
+        return opened
+
+    def _look_back(self, standing: Standing, ready: _Ready) -> str:
+        """Read once more what an interrupted run has applied: what it noted died with it.
+
+        Returns why that cannot be read, "" if it was, or there is none. Raises StoreError.
+        """
+        if not standing.was_interrupted():
+            return ""
+        plan, only = ready.plan, ready.about.only
+        opened = self._doubted(ready.extract.stream)
         if only is not None:
-            looked = watched(looked, only.check)
-        if looked is ready.extract.stream:
-            return
-        upto = plan.begin if plan.pieces else plan.stop
+            opened = watched(opened, only.check)
         try:
-            pieces = _between(since, upto, ready.snapshot)
-            with closing(looked(pieces)) as stream:
-                for _, data in stream:
-                    for _ in data:
-                        pass
-        except ArchiveError:
-            self._replaced.lose()
-            if only is not None:
-                only.check.unclear += 1
+            upto = plan.begin if plan.pieces else plan.stop
+            pieces = _between(standing.since(), upto, ready.snapshot)
+            size = sum(piece.size for piece in pieces)
+            with progress_of("bytes that were applied") as advance, closing(opened(pieces)) as all_:
+                done = 0
+                for _, data in all_:
+                    for checked in data:
+                        done += len(checked.data)
+                        advance(done, size)
+        except ArchiveError as error:
+            return f"what an interrupted run has applied cannot be read once more: {error}"
+        return ""
 
     def _referring(self) -> Sequence[ForeignKey] | None:
         """The foreign keys that may change other rows here than at the source, as of now."""

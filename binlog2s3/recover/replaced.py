@@ -72,7 +72,7 @@ class Replaced:
 
     def watched(self, open_stream: OpenStream) -> OpenStream:
         """The same stream."""
-        return walked(open_stream, self._begin, wanted=_WANTED, lost=self.lose)
+        return walked(open_stream, self._begin, wanted=_WANTED, lost=self._lose)
 
     def doubt(self, *asked: Collection[ForeignKey] | None) -> str:
         """Why the rows may not be the source's after this was applied; "" if nothing says so.
@@ -104,8 +104,7 @@ class Replaced:
             f"rows of {names} were replaced (REPLACE, LOAD DATA ... REPLACE), and {refer}: {_WHY}"
         )
 
-    def lose(self) -> None:
-        """Not all events of the recovery could be looked at."""
+    def _lose(self) -> None:
         self._is_all = False
 
     def _begin(self, event_type: int, head: bytes, size: int) -> Sink | None:
@@ -139,9 +138,9 @@ class Replaced:
         except UNDECODABLE:
             body = None
         if body is None:
-            self.lose()
+            self._lose()
             return
         self.tables.add((body.database, body.table))
         if len(self.tables) > _MOST:
             self.tables.remove((body.database, body.table))
-            self.lose()
+            self._lose()
