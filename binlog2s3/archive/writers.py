@@ -135,7 +135,7 @@ class Heartbeat(Process, Document):
     """A writer's own object: who writes, what is durable, and up to when nothing is missing.
 
     `covered_until`: all commits up to this time, by the source's clock, are durable. `status`: the
-    rest of its status (`status.document`); None from an older version. `unlogged`: of `lineage`.
+    rest of its status (`status.model`); None from an older version. `unlogged`: of `lineage`.
     `leaves_out`: as in an entry. `time_zone`: the source's when it was last asked; None if it was
     not.
     """
