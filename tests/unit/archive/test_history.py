@@ -118,19 +118,6 @@ def test_parents_that_lead_in_a_circle_end() -> None:
     assert line_of([empty, round_], empty.id).barrier
 
 
-def test_history_that_left_before_its_own_beginning_ends_there() -> None:
-    """What is above would have transactions that it never had."""
-    first = lineage(1)
-    second = lineage(2, left(first, 500, gtid_set=f"{UUID}:1-5"))
-    third = lineage(3, left(second, 300, gtid_set=f"{UUID}:1-3"))
-    line = line_of([first, second, third], third.id)
-    assert [leg.lineage for leg in line.legs] == [second, third]
-    assert "before" in line.barrier
-    without = [replace(one, parent=one.parent and replace(one.parent, gtid_set=""))
-               for one in (first, second, third)]  # fmt: skip
-    assert line_of(without, third.id).barrier
-
-
 def known(before: str | None, added: str = "", **more: Any) -> Facts:
     """A binlog with these GTIDs before it and in it; not ended."""
     model = Model()

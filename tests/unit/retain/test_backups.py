@@ -159,13 +159,18 @@ def test_backups_are_listed_oldest_first() -> None:
         *({"position": -1}, {"flavour": "postgres"}, {"lineage": "x"}),
         {"gtid_set": None, "binlog": None, "position": None},
         {"taken_at": "2026-01-02T03:04:05"},
+        *({"defects": ["x"]}, {"accepted": "x"}),  # one without the other
+        *({"defects": one, "accepted": "x"} for one in ("x", ["a\nb"], [1])),
     ],
 )
 def test_a_backup_that_breaks_the_format_is_refused(changed: dict[str, object]) -> None:
-    """Every field is as strict as in the other documents."""
+    """Every field is as strict as in the other documents; 0.2.0 did not write all of them."""
     key = LAYOUT.backup(BACKUP.id)
     document = json.loads(BACKUP.to_json())
     assert Backup.from_json(BACKUP.to_json(), key) == BACKUP
+    for name in ("checked", "defects", "accepted"):
+        del document[name]
+    assert Backup.from_json(json.dumps(document).encode(), key) == BACKUP
     with pytest.raises(ArchiveError):
         Backup.from_json(json.dumps(document | changed).encode(), key)
 

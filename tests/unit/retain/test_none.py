@@ -1,6 +1,5 @@
 """Base backups that are none, and what `status`, `backup list` and `pitr` agree on."""
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
@@ -17,7 +16,7 @@ from binlog2s3.binlog.gtid import MOST_GTIDS
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.values import S3Config
-from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.errors import RecoveryError
 from binlog2s3.output import Plain
 from binlog2s3.recover.model import Base, Latest
 from binlog2s3.recover.origin import innodb_lacks
@@ -114,26 +113,6 @@ def test_a_set_that_is_long_is_read_from_a_dump_and_registered(tmp_path: Path) -
     assert LineageFloor.from_json(floor.to_json(), LAYOUT.floor(ID, FLOOR.binlog.number)) == floor
     with pytest.raises(RecoveryError, match=r"characters; at most 4,194,304 can be read"):
         added(store, dump(path, gtids=text + "," * MOST_GTIDS))
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"defects": ["x"]},
-        {"accepted": "x"},
-        {"defects": "x", "accepted": "x"},
-        {"defects": ["a\nb"], "accepted": "x"},
-        {"defects": [1], "accepted": "x"},
-    ],
-)
-def test_defects_without_a_reason_break_the_format(changed: dict[str, object]) -> None:
-    """And a reason without defects; a document of 0.2.0 has neither."""
-    key, document = LAYOUT.backup(BACKUP.id), json.loads(BACKUP.to_json())
-    for name in ("checked", "defects", "accepted"):
-        del document[name]
-    assert Backup.from_json(json.dumps(document).encode(), key) == BACKUP
-    with pytest.raises(ArchiveError):
-        Backup.from_json(json.dumps(document | changed).encode(), key)
 
 
 # A physical backup
