@@ -9,9 +9,13 @@ from binlog2s3.binlog.gtid import GtidSet, GtidSetBuilder, MariadbGtidList
 UUIDS = ["3e11fa47-71ca-11e1-9e33-c80aa9429562", "b4308ccf-e58d-11f1-9e92-02fc00000001"]
 
 Gtid = tuple[str, str, int]
-gtids = st.lists(
-    st.tuples(st.sampled_from(UUIDS), st.sampled_from(["", "", "blue", "_a"]), st.integers(1, 30)),
-    max_size=60,
+runs = st.tuples(
+    st.sampled_from(UUIDS), st.sampled_from(["", "blue"]), st.integers(1, 30), st.integers(1, 9)
+)
+gtids = st.lists(runs, max_size=12).map(
+    lambda found: [
+        (uuid, tag, first + n) for uuid, tag, first, count in found for n in range(count)
+    ]
 )
 lists = st.dictionaries(
     st.tuples(st.integers(0, 2), st.integers(1, 3)), st.integers(0, 9), max_size=9
