@@ -97,6 +97,31 @@ FOREIGN_KEYS = (
     "AND s.table_name = r.referenced_table_name AND s.index_name = r.unique_constraint_name) "
     "ORDER BY 1, 2, 3"
 )
+_CODECS = {
+    "big5": "big5",
+    "cp932": "cp932",
+    "gb18030": "gb18030",
+    "gbk": "gbk",
+    "sjis": "cp932",
+}
+"""Charsets in which a byte of a character may be a backslash or a backtick, with Python's names."""
+BODIES = (
+    (
+        "SELECT trigger_schema AS db, trigger_name AS tab, character_set_client AS charset, "
+        "action_statement AS body FROM information_schema.triggers "
+        "WHERE character_set_client IN ('big5', 'cp932', 'gb18030', 'gbk', 'sjis')"
+    ),
+    (
+        "SELECT routine_schema AS db, routine_name AS tab, character_set_client AS charset, "
+        "routine_definition AS body FROM information_schema.routines "
+        "WHERE character_set_client IN ('big5', 'cp932', 'gb18030', 'gbk', 'sjis')"
+    ),
+    (
+        "SELECT event_schema AS db, event_name AS tab, character_set_client AS charset, "
+        "event_definition AS body FROM information_schema.events "
+        "WHERE character_set_client IN ('big5', 'cp932', 'gb18030', 'gbk', 'sjis')"
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +148,11 @@ def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
     def ask_of_users(statement: str) -> Rows:
         return [row for row in ask(statement) if text_of(row["db"]) not in _SYSTEM]
 
+    bodies = [row for statement in BODIES for row in ask_of_users(statement)]
     columns = ask_of_users(COLUMNS)
     keys = ask(KEYS) if columns else ()
     found = [*left_out(ask(DATABASES), ask(IN_SYS), flavour), *rounded(columns, keys, flavour)]
+    found += hard_to_load(bodies)
     if flavour == "mysql":
         found += lacking(ask(TABLESPACES), ask(SPATIAL))
         if ask(RESTRICTS):
@@ -196,6 +223,25 @@ def rounded(columns: Rows, keys: Rows, flavour: Flavour) -> Iterator[Loss]:
         yield Loss(
             f"a dump rounds FLOAT to six digits: {_some(other)}",
             "DOUBLE or DECIMAL is exact in a dump, and FLOAT in a copy of the server's files",
+        )
+
+
+def hard_to_load(bodies: Rows) -> Iterator[Loss]:
+    """Triggers, routines and events of which a client takes bytes of letters for marks of SQL."""
+
+    def misleads(row: Mapping[str, Any]) -> bool:
+        codec = _CODECS[text_of(row["charset"]).lower()]
+        letters = (char for char in text_of(row["body"] or "") if not char.isascii())
+        return any(char.encode(codec, "replace")[-1:] in (b"\\", b"`") for char in letters)
+
+    named = [table_name(*_table(row)) for row in bodies if misleads(row)]
+    if named:
+        yield Loss(
+            "triggers, routines or events were made in a session in gbk, big5 or sjis, and have "
+            f"letters with a byte that is a backslash or a backtick: {_some(named)}. The client "
+            "that loads a dump takes it for one, and may end at it (Unknown command)",
+            "a drill shows whether this backup can be loaded; made anew in a session with "
+            "utf8mb4, they can be",
         )
 
 

@@ -212,6 +212,27 @@ def test_a_foreign_key_to_no_unique_key_needs_an_option_at_the_load() -> None:
     assert losses(keys) == ()
 
 
+@pytest.mark.parametrize(
+    ("charset", "body", "is_told"),
+    [
+        ("gbk", "SET NEW.c = '\u8aa0'", True),  # D5 5C
+        ("gbk", "SET NEW.c = '\u4e2d'", False),
+        ("sjis", "SET NEW.c = '\u8868'", True),  # 95 5C
+        ("big5", "SET NEW.c = '\u529f'", True),  # A5 5C
+        ("gbk", None, False),
+        ("gbk", "SET NEW.c = '\\\\'", False),
+    ],
+)
+def test_letters_that_a_client_takes_for_marks(
+    charset: str, body: str | None, *, is_told: bool
+) -> None:
+    """A dump with these ended with "Unknown command" at a real client."""
+    row = {**T, "charset": charset, "body": body}
+    found = losses({dump_losses.BODIES[0]: [row]})
+    assert [one.refused for one in found] == [False] * is_told
+    assert all("d.t" in one.text for one in found)
+
+
 def test_names_are_data() -> None:
     """None of their characters reaches a terminal, five are printed, and the rest is counted."""
     names = ["sys", "SYS", "Sys", "sYs", "syS", "SYs", "SyS", "sYS"]
