@@ -105,16 +105,22 @@ _CODECS = {
     "sjis": "cp932",
 }
 """Charsets in which a byte of a character may be a backslash or a backtick, with Python's names."""
-_BODIES = {
-    "trigger": "action_statement",
-    "routine": "routine_definition",
-    "event": "event_definition",
-}
-BODIES = tuple(
-    f"SELECT {kind}_schema AS db, {kind}_name AS tab, character_set_client AS charset, "  # noqa: S608 - constants
-    f"{body} AS body FROM information_schema.{kind}s "
-    f"WHERE character_set_client IN {(*_CODECS,)} ORDER BY 1, 2"
-    for kind, body in _BODIES.items()
+BODIES = (
+    (
+        "SELECT trigger_schema AS db, trigger_name AS tab, character_set_client AS charset, "
+        "action_statement AS body FROM information_schema.triggers "
+        "WHERE character_set_client IN ('big5', 'cp932', 'gb18030', 'gbk', 'sjis')"
+    ),
+    (
+        "SELECT routine_schema AS db, routine_name AS tab, character_set_client AS charset, "
+        "routine_definition AS body FROM information_schema.routines "
+        "WHERE character_set_client IN ('big5', 'cp932', 'gb18030', 'gbk', 'sjis')"
+    ),
+    (
+        "SELECT event_schema AS db, event_name AS tab, character_set_client AS charset, "
+        "event_definition AS body FROM information_schema.events "
+        "WHERE character_set_client IN ('big5', 'cp932', 'gb18030', 'gbk', 'sjis')"
+    ),
 )
 
 
