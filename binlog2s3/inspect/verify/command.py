@@ -199,6 +199,7 @@ _ON_THE_WAY = frozenset(
         "entry-lies",
         "size",
         "checksum",
+        "storage-class",
         "bytes",
         "gtids",
         "chunk-hole",

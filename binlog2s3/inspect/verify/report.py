@@ -25,6 +25,7 @@ Kind = Literal[
     "entry-lies",
     "size",
     "checksum",
+    "storage-class",
     "bytes",
     "gtids",
     "chunk-hole",
@@ -106,6 +107,11 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
         "a binlog whose CRC64NVME in the store differs from its entry",
         "the binlog's bytes differ from what was archived",
         f"{_VERSIONED}; or {_AGAIN}",
+    ),
+    "storage-class": (
+        "a binlog in a storage class that answers no GET (not with --deep, which tries to read it)",
+        "a recovery that needs this binlog fails, for hours, until the object was brought back",
+        "delete the lifecycle rule; `aws s3api restore-object`, then copy the object over itself",
     ),
     "bytes": (
         "bytes that do not match the entry's checksums, or damaged events",
