@@ -250,6 +250,12 @@ _NO_LOCK = _Translation(
     "bucket {bucket!r} has no Object Lock, and {key!r} asks for it{answer}",
     "set object_lock only for a bucket that was made with Object Lock, or remove it",
 )
+_FROZEN = _Translation(
+    RefusedError,
+    "{where} is in a storage class that answers no GET{answer}",
+    "`aws s3api restore-object` brings a copy back, in hours; delete the lifecycle rule that moved"
+    " it",
+)
 _KMS = _Translation(
     MendableError,
     "the store cannot use the KMS key for {key!r}{answer}",
@@ -398,6 +404,7 @@ _BY_CODE: dict[str, _Translation] = {
     ),
     **dict.fromkeys(("InvalidPart", "InvalidPartOrder", "EntityTooSmall"), _PARTS),
     "InvalidStorageClass": _CLASS,
+    "InvalidObjectState": _FROZEN,
 }
 
 _BY_TEXT = {

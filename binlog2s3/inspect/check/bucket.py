@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from binlog2s3.archive.layout import Layout
+from binlog2s3.config.options import SLOW_STORAGE_CLASSES
 from binlog2s3.config.outside import OUTSIDE
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
@@ -215,7 +216,6 @@ class BucketCheck:
             return [warn("bucket", name, f"could not be read: {error}", hint)]
 
 
-SLOW_CLASSES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 Rule = Mapping[str, Any]
 
 
@@ -296,7 +296,7 @@ def _moving(rules: Iterable[Rule], archive: str, live: str) -> Iterator[Row]:
         if prefix is None or not (meets(prefix, archive) or meets(prefix, live)):
             continue
         for move in rule.get("Transitions") or ():
-            if move.get("StorageClass") in SLOW_CLASSES:
+            if move.get("StorageClass") in SLOW_STORAGE_CLASSES:
                 said = f"rule {_name(rule)} moves objects to {move['StorageClass']}"
                 hint = "a recovery would wait for hours: use GLACIER_IR, which can be read at once"
                 yield warn("bucket", "lifecycle rules", said, hint)

@@ -25,6 +25,7 @@ Kind = Literal[
     "entry-lies",
     "size",
     "checksum",
+    "storage-class",
     "bytes",
     "gtids",
     "chunk-hole",
@@ -125,6 +126,12 @@ WORDS: Mapping[Kind, Meaning] = {
         "a binlog whose CRC64NVME in the store differs from its entry",
         "the binlog's bytes differ from what was archived",
         f"{_VERSIONED}; or {_AGAIN}",
+        is_on_the_way=True,
+    ),
+    "storage-class": Meaning(
+        "a binlog in a storage class that answers no GET (not with --deep, which tries to read it)",
+        "a recovery that needs this binlog fails, for hours, until the object was brought back",
+        "delete the lifecycle rule; `aws s3api restore-object`, then copy the object over itself",
         is_on_the_way=True,
     ),
     "bytes": Meaning(

@@ -18,6 +18,7 @@ from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.options import SLOW_STORAGE_CLASSES
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
 from binlog2s3.formatting import count_text, duration_text, some, us_of
 from binlog2s3.inspect.verify.chain import (
@@ -262,6 +263,9 @@ class LineageWalk:
             )
             self._context.defect("checksum", text, name)
             return f"{name} has the wrong checksum"
+        if info.storage_class in SLOW_STORAGE_CLASSES and not self._source.deep:
+            self._context.defect("storage-class", f"it is in {info.storage_class}", name)
+            return f"{name} is in {info.storage_class}, which answers no GET"
         objects = self._objects
         if (
             name in objects.binlogs and name in objects.entries

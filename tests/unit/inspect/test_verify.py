@@ -240,6 +240,23 @@ def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     assert not any("--deep" in note for note in deep.notes)
 
 
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_binlog_that_a_rule_has_moved_away(
+    paged: bool, store: MemoryStore, archive: Archive
+) -> None:
+    """It has its size and its checksum, and a GET is refused: no recovery crosses it."""
+    if paged:
+        put_pages(store)
+    key = archive.key(OLD, 2)
+    there = store.objects[key]
+    store.objects[key] = replace(there, info=replace(there.info, storage_class="DEEP_ARCHIVE"))
+    source = verified(store)
+    assert [(one.kind, one.key) for one in source.defects] == [("storage-class", key)]
+    assert [str(one.last) for one in source.history] == ["mysql-bin.000001", "mysql-bin.000004"]
+    assert source.history[0].why == f"{name(2)} is in DEEP_ARCHIVE, which answers no GET"
+    assert verified(store, deep=True).sound
+
+
 @pytest.mark.parametrize("has_crc64", [False, True])
 def test_a_chunk_of_other_bytes(has_crc64: bool) -> None:
     """By looking alone: a defect where the store has a checksum of it, else a note says how many.

@@ -68,6 +68,7 @@ MEANINGS = [
     ("ProfileNotFound", "put_object", None, MendableError, False, "credentials", "AWS_PROFILE"),
     ("InvalidConfigError", "put_object", None, MendableError, False, "credentials", "AWS_PROFILE"),
     ("RequestTimeTooSkewed", "put_object", 403, MendableError, False, "clock", "timedatectl"),
+    ("InvalidObjectState", "get_object", 403, RefusedError, False, "class", "restore-object"),
     ("PermanentRedirect", "put_object", 301, MendableError, False, "region", "--region"),
     ("EndpointConnectionError", "put_object", None, StoreError, True, "reach", "--endpoint-url"),
     ("ProxyConnectionError", "put_object", None, StoreError, True, "proxy", "HTTPS_PROXY"),
