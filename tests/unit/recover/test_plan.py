@@ -369,22 +369,6 @@ def test_entries_that_contradict_each_other_break_history() -> None:
     assert "begins after" in str(error)
 
 
-@pytest.mark.parametrize("behind", ["same binlog", "next binlog"])
-def test_a_clock_that_was_set_back_is_told(behind: str) -> None:
-    """A transaction behind the stop that is not later: both are named."""
-    model = lived("3")
-    goal = ToTime(model.clock_us + 5, "then")
-    committed(model, 1)
-    if behind == "next binlog":
-        model.rotate()
-    model.clock_us -= 100
-    committed(model, 1)
-    error = refused(model, goal)
-    assert gtid(model.truth[3]) in str(error)
-    assert gtid(model.truth[4]) in str(error)
-    assert planned(model, BeforeGtid(gtid(model.truth[3]))).transactions == 3
-
-
 def test_a_position_inside_a_transaction_is_refused() -> None:
     """As the start, and as the goal."""
     model = lived("3")
