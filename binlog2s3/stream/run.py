@@ -62,10 +62,10 @@ from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Begin, GoOn
+from binlog2s3.stream.pressure import Pressure
 from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import PROBE, RunFacts, Spool, SpoolRun, as_spool_error
-from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader

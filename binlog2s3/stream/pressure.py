@@ -16,7 +16,7 @@ from binlog2s3.stream.tail import Overlap, Tailer
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
 
-_log = Log("spool_limits")
+_log = Log("pressure")
 _LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_SHARE = 0.02, 0.5, 20
 _WAIT_SECONDS = 0.1
 _STUCK_SECONDS = 0.4

@@ -8,8 +8,8 @@ import pytest
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SpoolError
+from binlog2s3.stream.pressure import Pressure
 from binlog2s3.stream.spool import Room
-from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.tail import Overlap
 
 MIB = 1 << 20
