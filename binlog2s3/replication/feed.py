@@ -155,10 +155,12 @@ class Feed:
             self.at = None
         self.name = name
         self.position = begin or len(MAGIC)
-        is_asked = self.at is not None and self.at[0] == self.name
-        yield self._rotate(self.at[1] if self.at and is_asked else self.position)
+        asked = self.at[1] if self.at is not None and self.at[0] == self.name else self.position
+        yield self._rotate(asked)
         self._format = format_event(head, is_start=False, in_place=False)
-        event = format_event(head, is_start=True, in_place=True) if not begin else self._format
+        event = self._format  # a replica in the middle keeps its position and temporary tables
+        if not begin and asked == len(MAGIC):
+            event = format_event(head, is_start=True, in_place=True)
         if begin and not self.verbatim:  # the plan's first events are the replica's first ones
             event = format_event(head, is_start=True, in_place=False)
         self.checksum = decode_format(head, offset=len(MAGIC)).checksum == "crc32"

@@ -106,6 +106,21 @@ def test_a_place_inside_an_event_is_refused() -> None:
         pass_on(memoryview(rest), EventSplitter(most=WHOLE_MOST), feed, Got())
 
 
+def test_a_replica_that_names_a_position_stays_there() -> None:
+    """Until an event comes: it adds the size of each that has a position. And it was not started.
+
+    At the beginning of a binlog it is the binlog's own, which has its position and is a start.
+    """
+    binlog = written(3)
+    head = bytes(binlog.data[4 : binlog.ends[1]])
+    for offset, is_own in ((4, True), (binlog.transactions[-1].end, False)):
+        feed = Feed(server_id=1, checksum=True, verbatim=True, at=("b.000001", offset))
+        rotate, form = (bytes(part.data) for part in feed.begin("b.000001", 0, head))
+        assert int.from_bytes(rotate[19:27], "little") == offset
+        wanted = head if is_own else head[:13] + bytes(4) + head[17:71] + bytes(4) + head[75:]
+        assert form[13:-4] == wanted[13:-4]
+
+
 def test_packets_of_many_events() -> None:
     """Each has its own, and their numbers go on from those before, modulo 256."""
     chance = random.Random(7)
