@@ -410,8 +410,10 @@ class Reporter:
         Returns the seconds until this is to be asked again.
         """
         coverage, (seen, then) = self._tracking.coverage, self._looked_at
-        now, lineage = self._clock(), coverage.lineage if coverage is not None else None
-        if lineage is None or (lineage.id == seen and now - then < _HISTORY_SECONDS):
+        if coverage is None:
+            return _LOOK_SECONDS
+        now, lineage = self._clock(), coverage.lineage
+        if lineage.id == seen and now - then < _HISTORY_SECONDS:
             return _LOOK_SECONDS
         try:
             unreadable: list[ArchiveError] = []
