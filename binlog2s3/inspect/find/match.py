@@ -219,10 +219,14 @@ def may_be_about(statement: Statement, tables: Tables | None) -> bool:
 
 
 def drops_foreign_key(statement: Statement) -> bool:
-    """Whether an ALTER TABLE may drop a foreign key; CONSTRAINT may mean other ones, too."""
+    """Whether an ALTER TABLE may drop a foreign key; CONSTRAINT may mean other ones, too.
+
+    Another engine drops them all (MariaDB).
+    """
     return statement.word == "ALTER" and any(
-        one == "DROP" and other in ("FOREIGN", "CONSTRAINT")
-        for one, other in pairwise(statement.clear.keywords())
+        (one == "DROP" and other in ("FOREIGN", "CONSTRAINT"))
+        or (one == "ENGINE" and other != "INNODB")
+        for one, other in pairwise([*statement.clear.keywords(), ""])
     )
 
 
