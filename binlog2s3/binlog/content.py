@@ -313,7 +313,8 @@ class ContentReader:
         if said.text == "BEGIN":
             return  # what most of them are
         self._compressed |= event_type == EventType.QUERY_COMPRESSED
-        text, writing = said.text, writing_of(said.status)
+        text = said.text
+        writing = writing_of(said.status, mysql=self._flavour == "mysql")
         found = statement_of(text, said.db, cut=said.cut, writing=writing)
         if found is None:
             self._take_frame(text)

@@ -39,10 +39,13 @@ CHARSETS = UTF8 | frozenset(
 _ESCAPED, _PLAIN = r"(?:[^{0}\\]++|{0}{0}|\\.)*+", r"(?:[^{0}]++|{0}{0})*+"
 
 
-def _token(single: str, double: str) -> "re.Pattern[str]":
-    """A pattern of tokens, from those of the content of strings in single and double quotes."""
+def _token(single: str, double: str, *, executed: str = "M?!") -> "re.Pattern[str]":
+    """A pattern of tokens, from those of the content of strings in single and double quotes.
+
+    `executed`: what a comment begins with whose content the server executes.
+    """
     parts = (
-        r"(?P<space>\s++|/\*M?!\d*|\*/|/\*.*?(?:\*/|\Z)|\#[^\n]*+|--(?=\s|\Z)[^\n]*+)",
+        rf"(?P<space>\s++|/\*{executed}\d*|\*/|/\*.*?(?:\*/|\Z)|\#[^\n]*+|--(?=[\x00-\x20\x7f]|\Z)[^\n]*+)",
         rf'(?P<quoted>`(?:[^`]++|``)*+(?:`|\Z)|"{double.format(chr(34))}(?:"|\Z))',
         rf"(?P<text>'{single.format(chr(39))}(?:'|\Z))",
         r"(?P<word>[\w$]++)",
@@ -52,10 +55,14 @@ def _token(single: str, double: str) -> "re.Pattern[str]":
 
 
 _TOKENS = {
-    (True, False): _token(_ESCAPED, _ESCAPED),
-    (True, True): _token(_ESCAPED, _PLAIN),
-    (False, False): _token(_PLAIN, _PLAIN),
-    (False, True): _token(_PLAIN, _PLAIN),
+    (escapes, ansi, mysql): _token(
+        _ESCAPED if escapes else _PLAIN,
+        _ESCAPED if escapes and not ansi else _PLAIN,
+        executed="!" if mysql else "M?!",
+    )
+    for escapes in (True, False)
+    for ansi in (True, False)
+    for mysql in (True, False)
 }
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
@@ -65,17 +72,19 @@ class Writing:
     """How a statement is written: its sql_mode, None if unknown.
 
     Not `apart`: in its charset, a byte of a character may look like a quote or a backslash. Not
-    `is_utf8`: its letters, except those of ASCII, may be other ones than they look like.
+    `is_utf8`: its letters, except those of ASCII, may be other ones than they look like. `mysql`:
+    a MySQL wrote it, for which what MariaDB executes in /*M! */ is a comment.
     """
 
     sql_mode: int | None = None
     apart: bool = True
     is_utf8: bool = True
+    mysql: bool = False
 
     @property
     def tokens(self) -> "re.Pattern[str]":
         mode = self.sql_mode or 0
-        return _TOKENS[not mode & NO_BACKSLASH_ESCAPES, bool(mode & ANSI_QUOTES)]
+        return _TOKENS[not mode & NO_BACKSLASH_ESCAPES, bool(mode & ANSI_QUOTES), self.mysql]
 
     def clear(self, text: str, *, cut: bool) -> "StatementHead":
         """The beginning of a text, as far as it is certain; `cut`: the text continues after it."""
@@ -119,10 +128,12 @@ PLAIN = Writing(sql_mode=0)
 """Written as most servers do."""
 
 
-def writing_of(status: bytes) -> Writing:
+def writing_of(status: bytes, *, mysql: bool = False) -> Writing:
     """How a statement is written, by the status variables of its QUERY event."""
     sql_mode, charset = status_settings(status)
-    return Writing(sql_mode=sql_mode, apart=charset in CHARSETS, is_utf8=charset in UTF8)
+    return Writing(
+        sql_mode=sql_mode, apart=charset in CHARSETS, is_utf8=charset in UTF8, mysql=mysql
+    )
 
 
 _Token = tuple[str, str]

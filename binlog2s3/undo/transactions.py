@@ -254,24 +254,35 @@ class Later:
         self._read_least = read_least
 
     def check_ddl(self) -> None:
-        """Refuse if a table was defined anew since, or perhaps."""
-        for hit in self._later(frozenset({"ddl"})):
+        """Refuse if a table was defined anew since, or perhaps.
+
+        So is a foreign key that was dropped since: nothing tells which table it referred to, and
+        what it did to other rows when the transaction deleted or updated some is in no binlog.
+        """
+        took_away = any(kind != "insert" for _, kind in self._changes.rows)
+        for hit in self._later(frozenset({"ddl"}), dropped_keys=took_away):
             if is_about_accounts(hit.content):
                 continue
             texts = "; ".join(hit.content.statements[:1]) or "; ".join(map(str, hit.match.matched))
-            changes_it = "changes" if hit.match.certain else "may change"
+            does = (
+                "changes the definition of a table that is to be undone"
+                if hit.match.certain
+                else "may change the definition of a table that is to be undone, or drop a foreign "
+                "key that referred to it"
+            )
             raise RecoveryError(
-                f"{name_of(hit)}, which came later, {changes_it} the definition of a table that is "
-                f"to be undone: {clean(texts)[:200]}",
+                f"{name_of(hit)}, which came later, {does}: {clean(texts)[:200]}",
                 hint="restore the table to another server (docs/guides/one-table.md); an undo "
-                "could put values into other columns",
+                "could put values into other columns, or leave out rows that the key deleted",
             )
 
-    def _later(self, kinds: frozenset[ChangeKind]) -> Generator[Hit, None, None]:
+    def _later(
+        self, kinds: frozenset[ChangeKind], *, dropped_keys: bool = False
+    ) -> Generator[Hit, None, None]:
         """What came after the first one and may have made such changes, in its order."""
         first = self._hits[0]
         tables = {(one.body.database, one.body.table) for one in self._changes.tables}
-        wanted = Criteria(tables=Tables(tuple(tables)), kinds=kinds)
+        wanted = Criteria(tables=Tables(tuple(tables)), kinds=kinds, dropped_keys=dropped_keys)
         query = SearchQuery(wanted=wanted, since=(first.lineage, first.binlog), order="oldest")
         for hit in self._source.searched(self._snapshot, query):
             is_same = (hit.lineage, hit.binlog) == (first.lineage, first.binlog)

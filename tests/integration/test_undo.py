@@ -648,6 +648,23 @@ def test_updates_that_would_cascade_are_refused(place: Place) -> None:
     assert place.state("p") == before
 
 
+@pytest.mark.parametrize("action", ["ON DELETE CASCADE", "ON DELETE SET NULL", "ON UPDATE CASCADE"])
+def test_what_has_cascaded_is_refused_though_the_key_was_dropped_since(
+    place: Place, action: str
+) -> None:
+    """The children that it deleted or changed are in no binlog: the parents would come back alone.
+
+    Rows that were inserted have cascaded nothing.
+    """
+    place.begin(*(one.format(action) for one in FAMILY), "INSERT INTO c VALUES (10, 1)")
+    accident = "UPDATE p SET id = 9 WHERE id = 1" if "UPDATE" in action else "DELETE FROM p"
+    gtid = place.transaction(accident)
+    inserted = place.transaction("INSERT INTO p VALUES (3, 3)")
+    place.transaction("ALTER TABLE c DROP FOREIGN KEY f")
+    place.refused(f"--gtid={gtid}", "--table=shop.p", why="DROP FOREIGN KEY f")
+    place.undone(inserted)
+
+
 @NEWEST
 def test_a_foreign_key_is_checked(place: Place) -> None:
     """Also if the accident did not: a child of a row that is gone does not come back alone."""

@@ -7,6 +7,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 from uuid import UUID
 
@@ -64,11 +65,16 @@ def _covers(pair: tuple[str, str], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """What a transaction must do to match. `tables` None, no `kinds`: anything."""
+    """What a transaction must do to match. `tables` None, no `kinds`: anything.
+
+    `dropped_keys`: DDL that drops a foreign key of any table matches too, but not for sure: it does
+    not say which table the key referred to.
+    """
 
     tables: Tables | None = None
     kinds: frozenset[str] = frozenset()
     min_rows: int = 0
+    dropped_keys: bool = False
 
     @property
     def is_any(self) -> bool:
@@ -116,7 +122,9 @@ class Matcher:
         if statement.word == "DROP" and "drop" in statement.also:
             self.dropped.update(statement.tables)
         kinds = kinds_of(statement) & (self.wanted.kinds or _ANY)
-        if kinds and may_be_about(statement, self.wanted.tables):
+        if (kinds and may_be_about(statement, self.wanted.tables)) or (
+            self.wanted.dropped_keys and drops_foreign_key(statement)
+        ):
             self.maybe |= kinds
 
     def match(self, content: Content) -> Match:
@@ -208,6 +216,18 @@ def may_be_about(statement: Statement, tables: Tables | None) -> bool:
     if statement.clear.cut or statement.word in _CALLS:
         return True
     return _mentions(statement, tables)
+
+
+def drops_foreign_key(statement: Statement) -> bool:
+    """Whether an ALTER TABLE may drop a foreign key; CONSTRAINT may mean other ones, too.
+
+    Another engine drops them all (MariaDB).
+    """
+    return statement.word == "ALTER" and any(
+        (one == "DROP" and other in ("FOREIGN", "CONSTRAINT"))
+        or (one == "ENGINE" and other != "INNODB")
+        for one, other in pairwise([*statement.clear.keywords(), ""])
+    )
 
 
 def _mentions(statement: Statement, tables: Tables) -> bool:

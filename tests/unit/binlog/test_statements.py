@@ -175,6 +175,28 @@ def test_where_a_string_ends_is_what_the_sql_mode_says(
     assert not found.clear.cut
 
 
+@pytest.mark.parametrize(
+    ("text", "mysql", "mariadb"),
+    [
+        ("/*M!999999 it's */ ALTER TABLE a RENAME TO b", ("t.a",), ("",)),
+        ("DROP TABLE a /*M!100100 , b */", ("t.a",), ("t.a", "t.b")),
+        ("DROP TABLE /*!50000 a */", ("t.a",), ("t.a",)),
+        ("--\x01 it's\nDROP TABLE a", ("t.a",), ("t.a",)),
+    ],
+)
+def test_what_is_a_comment_is_what_the_server_says(
+    text: str, mysql: tuple[str, ...], mariadb: tuple[str, ...]
+) -> None:
+    """A quote in a comment begins no string. Servers log no /*M! and /*! that they skipped."""
+    for writing, tables in (
+        (Writing(sql_mode=0, mysql=True), mysql),
+        (Writing(sql_mode=0), mariadb),
+    ):
+        found = statement_of(text, "t", writing=writing)
+        assert found is not None
+        assert found.tables == tables
+
+
 def test_a_quoted_name_may_end_with_a_backslash() -> None:
     """With ANSI_QUOTES there are no escapes in it."""
     found = statement_of('ALTER TABLE "a\\" RENAME TO "b"', "t", writing=Writing(ANSI_QUOTES))

@@ -75,6 +75,30 @@ def test_a_statement_by_table(text: str, expected: tuple[bool, bool]) -> None:
     assert judged(text, Criteria(tables=ORDERS)) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ALTER TABLE stock DROP FOREIGN KEY f", PERHAPS),
+        ("ALTER TABLE other.stock ADD a INT, drop /* x */ constraint `f`", PERHAPS),
+        ("/*!50000 ALTER TABLE stock DROP FOREIGN KEY IF EXISTS f */", PERHAPS),
+        ("ALTER TABLE stock ENGINE = MyISAM", PERHAPS),
+        ("ALTER TABLE stock ENGINE = 'MyISAM'", PERHAPS),
+        ("ALTER TABLE stock ENGINE = InnoDB", NO),
+        ("ALTER TABLE stock ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES bills (a)", NO),
+        ("ALTER TABLE stock DROP COLUMN a", NO),
+        ("ALTER TABLE stock COMMENT 'DROP FOREIGN KEY f'", NO),
+        ("INSERT INTO stock VALUES (1)", NO),
+    ],
+)
+def test_a_foreign_key_that_is_dropped_may_have_referred_to_any_table(
+    text: str, expected: tuple[bool, bool]
+) -> None:
+    """If these are looked for, too: nothing in the statement says to which one."""
+    kinds = frozenset({"ddl"})
+    assert judged(text, Criteria(tables=ORDERS, kinds=kinds, dropped_keys=True)) == expected
+    assert judged(text, Criteria(tables=ORDERS, kinds=kinds)) == NO
+
+
 def test_a_name_is_of_the_database_that_the_statement_was_run_in() -> None:
     """Unless it has one."""
     for text in ("DROP TABLE orders", "UPDATE stock, orders SET a = 1"):
