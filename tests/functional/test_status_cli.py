@@ -115,7 +115,9 @@ def test_a_bucket_that_does_not_answer_is_not_called_empty(spool: Path, streamer
     streamer.status = replace(streamer.status, backups=BackupsStatus())
     bucket = ("--s3-url", streamer.status.target, "--endpoint-url", "http://127.0.0.1:1")
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
-    done = run("status", "--spool", str(spool), "--source", "orders-primary", *bucket, **keys)
+    done = command.run(
+        "status", "--spool", str(spool), "--source", "orders-primary", *bucket, **keys
+    )
     assert done.returncode == 0, done.stderr
     assert "none known: cannot reach the store at http://127.0.0.1:1" in done.stdout
 
