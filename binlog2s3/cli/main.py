@@ -23,6 +23,9 @@ def _show(error: click.ClickException) -> None:
     """Print it as click does, but cleaned: it may contain foreign text."""
     from binlog2s3.output import clean
 
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is our own help
+        error.show()
+        return
     message = clean(error.format_message().replace("\n\t", " "))  # how click lists choices
     if isinstance(error, click.UsageError):
         click.UsageError(message, error.ctx).show()

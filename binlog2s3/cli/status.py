@@ -152,9 +152,12 @@ class StatusSource:
                 continue
             try:
                 proofs = self._proofs_of(config.s3, status.source, many=seen.many)
-            except StoreError:
+            except StoreError as error:
                 if matters:
                     raise
+                if status.backups is not None:  # the streamer's, up to ten minutes old
+                    unseen = replace(status.backups, window_why=str(error))
+                    statuses[number] = replace(status, backups=unseen)
                 continue
             statuses[number] = with_proofs(
                 status, proofs, max_age=max_age, drill_max_age=drill_max_age

@@ -121,9 +121,12 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
     """Run the command; the exit code. Raises StoreError, ArchiveError, RecoveryError."""
     s3 = for_storing(config.s3)
     with opened(
-        s3, policy=_POLICY, sigterm_interrupts=True, evidence=Evidence, session=outside.session
-    ) as store:
-        catalog = Catalog(store, Layout(config.s3.prefix, config.source))
+        s3, sigterm_interrupts=True, evidence=Evidence, session=outside.session
+    ) as impatient:
+        layout = Layout(config.s3.prefix, config.source)
+        impatient.check_access(layout.archive)  # who waits at the terminal learns of it soon
+        store = impatient.with_policy(_POLICY)
+        catalog = Catalog(store, layout)
         workers = Workers(config.s3.threads)
         bucket = Bucket(
             catalog,

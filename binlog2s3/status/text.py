@@ -286,14 +286,18 @@ def _backups_of(status: Status) -> Iterator[Field]:
     backups = status.backups
     if backups is None:
         return
+    why = backups.window_why or "the bucket was not looked at"
+    style = _WARN if backups.window_why else ""
+    if not backups.count and not backups.window_known:
+        yield "backups", f"none known: {why}", style
+        return
     if not backups.count:
         yield "backups", "none: `binlog2s3 backup run` makes one, `backup add` registers one", ""
         return
     newest = f"newest {age_text(backups.newest_at, status.at)} ago" if backups.newest_at else ""
     yield "backups", f"{count_text(backups.count, 'base backup')}, {newest}", ""
     if not backups.window_known:
-        why = backups.window_why or "the bucket was not looked at"
-        yield "", f"recovery window unknown: {why}", _WARN if backups.window_why else ""
+        yield "", f"recovery window unknown: {why}", style
     elif backups.window_from is None:
         why = f": {backups.window_why}" if backups.window_why else ""
         yield "", f"no base backup reaches now without a gap{why}", _WARN

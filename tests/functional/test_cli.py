@@ -75,10 +75,10 @@ def test_usage(arguments: tuple[str, ...], words: str) -> None:
 
 
 def test_without_a_command_the_help_is_shown() -> None:
-    """That is a usage error, too."""
+    """As -h shows it, but that is a usage error."""
     done = run()
-    assert done.returncode == 2
-    assert "stream" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == run("-h").stdout
 
 
 @pytest.mark.parametrize("words", [["-h"], ["health", "--spool=/dev/null/spool"]])

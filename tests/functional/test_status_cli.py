@@ -27,7 +27,7 @@ from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ConfigError
 from binlog2s3.status.ask import SOCKET
 from binlog2s3.status.http import Listener, applications
-from binlog2s3.status.model import Status, Trouble
+from binlog2s3.status.model import BackupsStatus, Status, Trouble
 from binlog2s3.status.page import ReportPage
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE
@@ -108,6 +108,18 @@ def test_a_spool_that_was_not_named_is_passed_over(spool: Path) -> None:
         assert str(looks._ask()) == f"{spool} is the spool of source orders-primary, not stock"
     with StatusSource(config) as looks, pytest.raises(ConfigError, match="not stock"):
         looks.look()
+
+
+def test_a_bucket_that_does_not_answer_is_not_called_empty(spool: Path, streamer: Streamer) -> None:
+    """The streamer's own look at the base backups is old: the reason is shown instead."""
+    streamer.status = replace(streamer.status, backups=BackupsStatus())
+    bucket = ("--s3-url", streamer.status.target, "--endpoint-url", "http://127.0.0.1:1")
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+    done = command.run(
+        "status", "--spool", str(spool), "--source", "orders-primary", *bucket, **keys
+    )
+    assert done.returncode == 0, done.stderr
+    assert "none known: cannot reach the store at http://127.0.0.1:1" in done.stdout
 
 
 def test_nobody_answers_and_no_bucket_is_named(spool: Path) -> None:

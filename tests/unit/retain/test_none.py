@@ -24,6 +24,7 @@ from binlog2s3.recover.reach import choose
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import add, reaches_of_backup
 from binlog2s3.retain.window import proofs_of
+from binlog2s3.status.model import BackupsStatus, Status
 from binlog2s3.status.text import print_status
 from binlog2s3.status.writer_state import last_report, life_sign
 from lab.status_examples import IDLE
@@ -167,7 +168,15 @@ def test_a_backup_whose_gtids_are_not_those_of_its_place_reaches_nothing() -> No
 def shown(store: Bucket, prefix: str = "pre") -> str:
     catalog = Catalog(store, Layout(prefix, "orders"))
     backups = proofs_of(catalog, Snapshot(catalog, workers())).backups
-    status = replace(IDLE, backups=backups)
+    return text_of(replace(IDLE, backups=backups))
+
+
+def proofs_of_nothing() -> BackupsStatus:
+    catalog = Catalog(bucket(), LAYOUT)
+    return proofs_of(catalog, Snapshot(catalog, workers())).backups
+
+
+def text_of(status: Status) -> str:
     out = StringIO()
     print_status(status, Plain(out), now=status.at)
     return " ".join(out.getvalue().split())
@@ -183,6 +192,9 @@ def test_what_could_not_be_looked_at_is_not_called_missing() -> None:
     assert "no base backup reaches now" not in shown(store)
     found = proofs_of(Catalog(store, LAYOUT), None).backups
     assert (found.count, found.window_known) == (1, False)
+    unseen = text_of(replace(IDLE, backups=replace(found, count=0)))
+    assert "backups none known: the bucket was not looked at" in unseen
+    assert "backups none: " in text_of(replace(IDLE, backups=proofs_of_nothing()))
     store = bucket()
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(99).to_json())
     assert "no base backup reaches now without a gap: backup " in shown(store)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from binlog2s3.archive.backup_runs import KILLED, BackupRun, last_failure, runs_of
 from binlog2s3.archive.backups import Backup, registered
@@ -24,13 +25,15 @@ from binlog2s3.config.values import MysqlConfig, S3Config
 from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError, SourceError, StoreError
 from binlog2s3.retain.leftovers import Bucket as Place
 from binlog2s3.retain.leftovers import clear, leftovers_of
-from binlog2s3.retain.run import BackupStorer
+from binlog2s3.retain.run import BackupStorer, run
 from binlog2s3.server import dump_losses
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.status.model import backups_of
+from binlog2s3.store.contract import PREFLIGHT
 from binlog2s3.store.versions import Hold
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import BACKUP, BACKUP_RUN, LINEAGE, STORED
+from tests.memory_client import MemoryClient
 from tests.snapshots import LAYOUT, Bucket, written
 from tests.unit.recover.fake_server import FakeServer, Rows
 
@@ -314,6 +317,35 @@ def test_a_lost_answer_to_the_document_is_looked_up(world: World) -> None:
     world.store.on_call = second
     backup = world.run(world.program(said(DUMP)))
     assert world.content(backup) == said(DUMP)
+
+
+class _Away(MemoryClient):
+    """Nobody answers; it counts the requests."""
+
+    asked = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("list_objects_v2", "get_object", "get_object_lock_configuration"):
+            return self._fail
+        return super().__getattribute__(name)
+
+    def _fail(self, **_: object) -> None:
+        self.asked += 1
+        raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
+
+
+def test_a_store_that_is_away_when_it_begins_is_not_waited_for() -> None:
+    """Nothing is held open yet that would be lost: few attempts, and the reason."""
+    away = _Away(Bucket(), lambda: datetime.now(UTC))
+    config = BackupConfig(
+        s3=S3Config(bucket="b", prefix="pre"),
+        source="orders",
+        command="true",
+        position_from="dump-header",
+    )
+    with pytest.raises(StoreError, match="cannot reach the store"):
+        run(config, Outside(session=away.session))
+    assert away.asked == PREFLIGHT.attempts
 
 
 def killed_run(world: World, *, at: datetime, uploads: int = 1, objects: int = 1) -> str:
