@@ -202,12 +202,14 @@ def _chosen(
     if isinstance(plan, GoalError):
         raise plan
     which = "the newest, " if backup == usable[-1] else "the nearest, "
-    raise RecoveryError(
-        f"no registered base backup reaches the goal; {'' if named is not None else which}"
-        f"{backup.name}, does not: {plan}",
-        hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
-        "missing or damaged",
-    ) from plan
+    more = f"{plan.hint}; " if plan.hint else ""
+    with pitr_named():
+        raise RecoveryError(
+            f"no registered base backup reaches the goal; {'' if named is not None else which}"
+            f"{backup.name}, does not: {plan}",
+            hint=f"{more}`binlog2s3 backup list` shows what each one reaches, `verify` what is "
+            "missing or damaged",
+        ) from plan
 
 
 class Engine:
