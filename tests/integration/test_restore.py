@@ -470,7 +470,7 @@ def test_damage_and_a_missing_binlog_are_told(dumped: Restores) -> None:
     assert done.returncode == 8, done.stderr
     assert "no registered base backup reaches the goal" in done.stderr, done.stderr
     assert "mysql-bin.000003 are missing" in done.stderr, done.stderr
-    done = dumped.run(dumped.folder / "e", "--to-time=2099-01-01", "--dry-run")
+    done = dumped.run(dumped.folder / "e", "--to-time=2099-01-01T00:00:00Z", "--dry-run")
     assert done.returncode == 8, done.stderr
     assert "--latest takes all that there is" in " ".join(done.stderr.split()), done.stderr
 
