@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 
-from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
+from binlog2s3.archive.chunks import Chunk, Chunks, Flushes, Piece, join
 
 LEVELS = 4
 
@@ -47,6 +47,19 @@ def test_what_is_no_name(name: str) -> None:
         Chunk.parse(name)
 
 
+def test_join() -> None:
+    """From 0 on, of those that begin at or before what one has, the one with the greatest end."""
+    first, inner, next_, last = chunk(0, 5), chunk(2, 4), chunk(3, 9), chunk(9, 12)
+    assert join([last, inner, next_, first]) == [
+        Piece(first, 0, 5),
+        Piece(next_, 5, 9),
+        Piece(last, 9, 12),
+    ]
+    assert join([first, last]) == [Piece(first, 0, 5)]
+    assert join([next_]) == []
+    assert join([]) == []
+
+
 def test_what_is_known_of_chunks() -> None:
     """Frozen: with and without some are other values."""
     some = chunks((0, 5), (3, 9))
@@ -69,6 +82,19 @@ def test_of_equal_chunks_one_stays() -> None:
     """Which one does not depend on what else is known: two writers agree."""
     pair = Chunks(frozenset({chunk(0, 5, 1), chunk(0, 5, 2)}))
     assert pair.superfluous == {chunk(0, 5, 1)}
+
+
+def test_chunks_that_only_together_hold_another() -> None:
+    """Longer ones do, shorter ones do not: those may lie in the longer one themselves."""
+    assert chunks((0, 6), (5, 12), (4, 9)).superfluous == {chunk(4, 9)}
+    assert chunks((0, 4), (4, 8), (1, 7)).superfluous == frozenset()
+
+
+def test_chunks_that_touch_hold_what_lies_across() -> None:
+    """Whichever of the two is looked at first."""
+    assert chunks((0, 4), (4, 8)).cover(2, 6, 0)
+    assert chunks((0, 8), (8, 14), (5, 10)).superfluous == {chunk(5, 10)}
+    assert chunks((0, 6), (6, 14), (4, 9)).superfluous == {chunk(4, 9)}
 
 
 def test_flushes_of_a_day() -> None:
@@ -123,3 +149,21 @@ def _contiguous(there: Chunks, base: int, end: int) -> bool:
             return False
         at = one.end
     return at == end
+
+
+def test_flushes_begin_again_after_the_one_that_covers_all() -> None:
+    """The next ones stand beside it; the next one that covers all begins at the base again."""
+    flushes = Flushes.start(500)
+    for number in range(2 * 16**LEVELS):
+        flushes = flushes.flushed(501 + number)
+        while (merge := flushes.merge) is not None:
+            assert merge[1] == flushes.end
+            flushes = flushes.merged()
+        if (number + 1) % 16**LEVELS == 0:
+            assert flushes == Flushes(500, 501 + number)
+
+
+def test_the_first_flush_covers_all_since_the_base() -> None:
+    """Whatever was flushed before the start: its chunks become superfluous."""
+    assert Flushes.start(500).end == 500
+    assert Flushes.start(500).flushed(900) == Flushes(500, 900, ((500,), (), (), ()))

@@ -58,6 +58,20 @@ def test_a_binlog_of_more_than_all_parts_is_refused() -> None:
         list(Grid(1).parts(whole + 1))
 
 
+@pytest.mark.parametrize(
+    "size", [0, 1, 9, 10, 11, 20, 9_999, 10_000, 10_001, 10_019, 10_020, 30_001]
+)
+def test_parts_cover_the_bytes_without_overlap(size: int) -> None:
+    """In order, from 0 to the size; all full but perhaps the last one."""
+    parts = list(GRID.parts(size))
+    assert [part.number for part in parts] == list(range(1, len(parts) + 1))
+    assert [part.begin for part in parts] == [0, *(part.end for part in parts[:-1])][: len(parts)]
+    assert (parts[-1].end if parts else 0) == size
+    for part in parts:
+        assert part.full == (part.end - part.begin == GRID.length(part.number))
+    assert all(part.full for part in parts[:-1])
+
+
 @pytest.mark.parametrize("part_size", [1, 700_001, 3 * MIB, 64 * MIB])
 @pytest.mark.parametrize("size", [0, 1, 1500, BLOCK_SIZE, 2 * BLOCK_SIZE + 77])
 def test_digests_are_those_of_the_bytes_however_they_are_cut(part_size: int, size: int) -> None:

@@ -2,7 +2,16 @@ from typing import Literal
 
 import pytest
 
-from binlog2s3.binlog.gtid import GNO_MAX, GtidSet, GtidSetBuilder, MariadbGtidList, empty, parse
+from binlog2s3.binlog.gtid import (
+    GNO_MAX,
+    Gtids,
+    GtidSet,
+    GtidSetBuilder,
+    MariadbGtidList,
+    beyond,
+    empty,
+    parse,
+)
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "b4308ccf-e58d-11f1-9e92-02fc00000001"
@@ -190,3 +199,22 @@ def test_the_greatest_number_of_a_domain() -> None:
     """Of any server; numbers of other domains do not count."""
     state = MariadbGtidList.parse("0-1-7,0-2-9,3-1-40")
     assert [state.greatest(domain) for domain in (0, 1, 3)] == [9, 0, 40]
+
+
+@pytest.mark.parametrize(
+    ("gtids", "others", "beyond_them"),
+    [
+        ("0-1-4,1-2-9", "0-1-4,1-2-8", "1-2-9"),
+        ("0-1-4", "0-1-5", ""),
+        ("0-1-4", "0-2-9", "0-1-4"),
+        (f"{A}:1-9", f"{A}:1-7,{B}:1", f"{A}:8-9"),
+        (f"{A}:1-9", f"{A}:1-9", ""),
+    ],
+)
+def test_what_others_do_not_have(gtids: str, others: str, beyond_them: str) -> None:
+    """Of MariaDB what has a greater number than the others' of the same domain and server."""
+    assert beyond(_either(gtids), _either(others)) == beyond_them
+
+
+def _either(text: str) -> Gtids:
+    return parse(text, "mysql" if ":" in text else "mariadb")

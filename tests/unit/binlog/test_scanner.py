@@ -16,10 +16,12 @@ from tests.binlog_writer import (
     COMMIT,
     INTVAR,
     NOW,
+    NOW_US,
     ROLLBACK,
     ROWS,
     TABLE_MAP,
     UUID_A,
+    UUID_B,
     XA_PREPARE,
     XID,
     BinlogWriter,
@@ -126,6 +128,66 @@ def test_a_whole_binlog_gives_all_its_facts() -> None:
     assert (at_first.completed, at_first.skipped) == (log.transactions, 4)
 
 
+def test_nothing_is_known_before_the_first_byte() -> None:
+    """A new scanner stands at 0; event_end is 4 as soon as the magic has come, not before."""
+    scanner = Scanner()
+    assert (scanner.position, scanner.event_end, scanner.transaction_end) == (0, 0, 0)
+    assert (scanner.format, scanner.flavour, scanner.previous_gtids) == (None, None, None)
+    assert (scanner.gtids_at_end, scanner.least_commit_us) == (None, None)
+    assert scanner.feed(b"") == []
+    scanner.feed(MAGIC[:3])
+    assert (scanner.position, scanner.event_end) == (3, 0)
+    scanner.feed(MAGIC[3:])
+    assert (scanner.position, scanner.event_end, scanner.transaction_end) == (4, 4, 4)
+
+
+def test_the_in_use_flag_does_not_spoil_the_checksum() -> None:
+    """The server computes the CRC of its format event without the flag."""
+    log = BinlogWriter(in_use=True)
+    scanner = scan(log.data)
+    assert scanner.event_end == len(log.data)
+
+
+def test_commit_times_are_exact_to_the_microsecond_where_the_event_has_them() -> None:
+    """Least and greatest follow the immediate commit time, the original one is kept beside it."""
+    log = BinlogWriter()
+    for gno, shift in enumerate((5, -7, 3), start=1):
+        log.transaction(
+            ROW_CHANGE, gtid=(UUID_A, "", gno), commit_us=NOW_US + shift, original_us=NOW_US - 99
+        )
+    scanner = scan(log.data)
+    assert scanner.completed == log.transactions
+    assert scanner.completed[0].original_commit_us == NOW_US - 99
+    assert (scanner.least_commit_us, scanner.greatest_commit_us) == (NOW_US - 7, NOW_US + 5)
+    assert scanner.commit_exact
+    log.plain_transaction(ROW_CHANGE)
+    assert not scan(log.data).commit_exact
+
+
+def test_without_commit_times_the_last_event_tells_the_second() -> None:
+    """MySQL 5.7: whole seconds, and the transaction says that they are not exact."""
+    log = BinlogWriter(server_version="5.7.44-log")
+    log.transaction(ROW_CHANGE, gtid=(UUID_A, "", 1), commit_us=0, with_length=False)
+    scanner = scan(log.data)
+    assert scanner.completed == log.transactions
+    assert scanner.completed[0].commit_us == NOW_US
+    assert not scanner.completed[0].commit_exact
+    assert not scanner.commit_exact
+
+
+def test_an_open_transaction_holds_transaction_end_at_its_begin() -> None:
+    """event_end goes on inside a transaction, transaction_end does not."""
+    log = small_binlog()
+    first = log.transactions[0]
+    scanner = Scanner()
+    scanner.feed(log.data[: first.end - 5])
+    assert scanner.transaction_end == first.begin
+    assert first.begin < scanner.event_end < first.end
+    assert scanner.gtids == GtidSet()
+    scanner.feed(log.data[first.end - 5 : first.end])
+    assert scanner.transaction_end == first.end
+
+
 # ---- what ends a transaction
 
 ENDS = {
@@ -210,6 +272,14 @@ def test_a_server_without_gtid_events_begins_with_begin(kind: str) -> None:
     assert (scanner.anonymous, scanner.transactions) == (5, 5)
     assert scanner.format is not None
     assert not scanner.format.gtid_events
+
+
+def test_a_gtid_event_ends_what_nothing_else_ended() -> None:
+    """A transaction without any of the known ends lasts until the next one begins."""
+    log = BinlogWriter()
+    log.transaction([BEGIN, TABLE_MAP, ROWS], gtid=(UUID_A, "", 1), with_length=False)
+    log.transaction(ROW_CHANGE, gtid=(UUID_A, "", 2))
+    assert scan(log.data).completed == log.transactions
 
 
 @pytest.mark.parametrize("error", [-3, 3, 200, 10_000])
@@ -307,6 +377,38 @@ def test_an_incident_of_mariadb_is_what_it_stands_for_without_a_gtid() -> None:
     assert scanner.transaction_end == len(log.data)
 
 
+def test_mariadb_events_without_positions_count_when_the_last_one_confirms_them() -> None:
+    """From 11.4 only the first and last event of a transaction say where they end."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 2), deferred=True)
+    second = log.transactions[1]
+    scanner = Scanner()
+    scanner.feed(log.data[: second.end - 1])
+    gtid_end = next(end for end in log.ends if end > second.begin)
+    assert (scanner.event_end, scanner.events) == (gtid_end, log.ends.index(gtid_end))
+    assert (scanner.position, scanner.transaction_end) == (second.end - 1, second.begin)
+    assert scanner.feed(log.data[second.end - 1 :]) == [second]
+    assert (scanner.event_end, scanner.events) == (second.end, len(log.ends) - 1)
+
+
+@pytest.mark.parametrize("piece", [10, 100_000])
+def test_a_hole_among_events_without_positions_is_damage(piece: int) -> None:
+    """What cannot be trusted begins behind the last event that had its position."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log", checksum=False)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    gtid_end, first_end, second_end = log.ends[2:5]
+    torn = log.data[:first_end] + log.data[second_end:]
+    scanner = Scanner()
+    for at in range(0, len(torn), piece):
+        with contextlib.suppress(DamageError):
+            scanner.feed(torn[at : at + piece])
+    assert scanner.damage is not None
+    assert "broken chain" in str(scanner.damage)
+    assert scanner.damage.offset == scanner.event_end == scanner.position == gtid_end
+    assert scanner.events == 2
+
+
 @pytest.mark.parametrize(
     ("version", "inside", "event_type", "size"),
     [
@@ -333,6 +435,17 @@ def test_a_position_may_lack_only_inside_a_transaction_of_mariadb(
     with pytest.raises(DamageError, match="broken chain") as caught:
         scanner.feed(header + bytes(41))
     assert caught.value.offset == offset
+
+
+def test_a_start_inside_a_transaction_without_positions_is_no_made_up_event() -> None:
+    """Only format and encryption events are made up in front of a start position."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 2), deferred=True)
+    start = log.ends[3]
+    scanner = Scanner(start)
+    assert scanner.feed(log.from_position(start)) == log.transactions[1:]
+    assert (scanner.skipped, scanner.event_end) == (log.ends[1], len(log.data))
 
 
 def test_the_made_up_encryption_event_is_skipped() -> None:
@@ -377,6 +490,41 @@ def test_positions_wrap_at_four_gibibytes() -> None:
     scanner = scan(whole, start=begin + shift)
     assert scanner.event_end == len(log.data) + shift > 2**32
     assert scanner.completed[0].begin == begin + shift
+
+
+def test_a_start_position_makes_the_format_event_a_stand_in() -> None:
+    """The made-up event is decoded and skipped; every offset is the server's."""
+    log = small_binlog()
+    second = log.transactions[1]
+    scanner = Scanner(second.begin)
+    assert scanner.event_end == scanner.position == second.begin
+    assert scanner.transaction_end == 0
+    fed = log.from_position(second.begin)
+    scanner.feed(fed[: log.ends[1] - 7])  # made-up bytes do not move it
+    assert scanner.position == second.begin
+    assert scanner.feed(fed[log.ends[1] - 7 :]) == [second]
+    assert scanner.skipped == log.ends[1]
+    assert scanner.event_end == scanner.position == len(log.data)
+    assert scanner.events == 2
+    assert scanner.format is not None
+    assert (scanner.format.offset, scanner.format.checksum) == (0, "crc32")
+    assert scanner.previous_gtids is None
+
+
+def test_a_start_inside_a_transaction_reports_only_whole_ones() -> None:
+    """What began before the start is not a transaction of this scan, but its end is seen."""
+    log = small_binlog()
+    first, second = log.transactions
+    for start in [end for end in log.ends if first.begin < end < first.end]:
+        scanner = Scanner(start)
+        fed = log.from_position(start)
+        inside = log.ends[1] + first.end - start
+        scanner.feed(fed[: inside - 1])
+        assert scanner.transaction_end == 0
+        scanner.feed(fed[inside - 1 : inside])
+        assert scanner.transaction_end == first.end
+        assert scanner.completed == []
+        assert scanner.feed(fed[inside:]) == [second]
 
 
 def test_a_start_at_begin_is_whole_where_there_are_no_gtid_events() -> None:
@@ -451,6 +599,17 @@ def test_damage_lets_go_of_the_bytes() -> None:
         with contextlib.suppress(DamageError):
             scanner.feed(memoryview(mapped))
     assert scanner.damage is not None
+
+
+def test_a_hole_is_damage_even_without_checksums() -> None:
+    """A whole event that is missing breaks the chain at once."""
+    log = BinlogWriter(checksum=False)
+    for gno in range(1, 5):
+        log.transaction(ROW_CHANGE, gtid=(UUID_B, "", gno))
+    hole = log.transactions[1]
+    error = damage_of(log.data[: hole.begin] + log.data[hole.end :])
+    assert error.offset == hole.begin
+    assert "broken chain" in str(error)
 
 
 def whole(end: Callable[[BinlogWriter], object] | None = None) -> bytes:
@@ -631,6 +790,43 @@ def test_bytes_one_at_a_time_are_the_same_transactions(last: str) -> None:
     ] == found
     assert str(pieces.gtids) == str(whole.gtids)
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("cut", ["in the middle of an event", "by damage"])
+def test_a_scanner_goes_back_to_its_last_good_event(cut: str) -> None:
+    """And takes from there what comes, as if nothing had been."""
+    log = BinlogWriter()
+    for number in (1, 2):
+        log.transaction([BEGIN, TABLE_MAP, ROWS, XID], gtid=(UUID_A, "", number))
+    data = bytes(log.data)
+    good = log.transactions[1].begin
+    scanner = Scanner()
+    assert not scanner.rewind(), "before the first event"
+    if cut == "by damage":
+        wrong = bytearray(data)
+        wrong[good + 30] ^= 1
+        with pytest.raises(DamageError):
+            scanner.feed(bytes(wrong))
+        first = scanner.completed
+    else:
+        first = scanner.feed(data[: good + 30])
+    assert scanner.event_end == good
+    assert scanner.rewind()
+    assert scanner.position == good
+    assert [*first, *scanner.feed(data[good:])] == log.transactions
+    assert scanner.event_end == len(data)
+
+
+def test_a_scanner_does_not_go_back_over_events_without_positions() -> None:
+    """Nobody knows where they begin once their transaction is damaged."""
+    log = BinlogWriter(server_version="11.4.2-MariaDB")
+    log.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, 1), deferred=True)
+    wrong = bytearray(log.data)
+    wrong[-6] ^= 1
+    scanner = Scanner()
+    with pytest.raises(DamageError):
+        scanner.feed(bytes(wrong))
+    assert not scanner.rewind()
 
 
 @pytest.mark.parametrize(

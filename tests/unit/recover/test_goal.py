@@ -113,6 +113,15 @@ def test_a_clock_that_came_back_far_behind_the_stop() -> None:
     assert "ambiguous" in refused(model, goal, having())
 
 
+def test_a_time_is_that_of_the_server_that_committed() -> None:
+    """Not the later one at which a replica committed what it repeats."""
+    model = lived("4 fail_over:0,3")
+    committed(model, 1, 1000)
+    for has in range(3):
+        goal = ToTime(model.truth[2].commit_us, "then")
+        assert planned(model, goal, having(*model.truth[:has])).transactions == 3 - has
+
+
 @pytest.mark.parametrize("empty", [0, 1, 2])
 def test_a_target_past_the_time_by_an_earlier_binlog(empty: int) -> None:
     """It begins behind the later transaction, maybe with binlogs between that have none."""
@@ -273,6 +282,33 @@ def test_a_clock_that_came_back_behind_a_fail_over() -> None:
         assert "ambiguous" in refused(again, goal, having())
 
 
+def test_a_place_in_what_two_lineages_have() -> None:
+    """A server that was put back has the bytes of before: up to the cut it is one place."""
+    for gtids in (False, True):
+        model = Model(gtids=gtids)
+        committed(model, 4)
+        model.put_back(1)
+        committed(model, 2)
+        model.rotate()
+        committed(model, 2)
+        for count in range(6):
+            start = Start(place=FilePosition(FIRST, HEAD + 100 * count))
+            plan = make(Request(goal=Latest(), start=start, lineage=model.current), model)
+            assert applied(plan, model) == model.truth[count:]
+            goal = ToPosition(FilePosition(FIRST, HEAD + 400))
+            if count < 4:
+                plan = make(Request(goal=goal, start=start, lineage=model.current), model)
+                kept = [HEAD + 100, HEAD + 200, HEAD + 300]
+                assert [one.transaction.begin for one in plan.kept] == kept
+        model.branches[0].files.clear()
+        plan = make(Request(goal=Latest(), start=Start()), model)
+        assert applied(plan, model) == model.truth
+        plan = make(
+            Request(goal=Latest(), start=Start(place=FilePosition(FIRST, HEAD + 100))), model
+        )
+        assert applied(plan, model) == model.truth[1:]
+
+
 @pytest.mark.parametrize("back", [1, 3, 4])
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_a_backup_is_not_applied_again_after_a_fail_over(flavour: Flavour, back: int) -> None:
@@ -295,6 +331,19 @@ def test_what_comes_before_the_archive_is_not_applied_behind_a_fail_over() -> No
     plan = make(Request(goal=Latest(), start=Start()), model)
     assert applied(plan, model) == model.truth[2:]
     assert any("must have these" in warning for warning in plan.warnings)
+
+
+def test_a_goal_in_the_binlog_of_the_place_where_a_recovery_begins() -> None:
+    """What the target has executed of this binlog comes before the goal, and is nothing past it."""
+    model = lived("4")
+    for has in (1, 2):
+        reals = model.truth[:has]
+        start = replace(having(*reals), place=FilePosition(FIRST, HEAD + 100 * has))
+        for count in range(has, 4):
+            goal = ToGtid(model.truth[count - 1].gtid or "")
+            assert planned(model, goal, start).transactions == count - has
+        past = replace(having(*reals, model.truth[3]), place=FilePosition(FIRST, HEAD + 100 * has))
+        assert "already past" in refused(model, ToGtid(model.truth[2].gtid or ""), past)
 
 
 def test_a_place_that_a_dead_branch_may_have_had() -> None:

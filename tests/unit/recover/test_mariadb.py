@@ -13,6 +13,7 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import GoalError, RecoveryError
 from binlog2s3.recover.model import (
     Base,
+    BeforeGtid,
     Goal,
     Latest,
     Plan,
@@ -67,6 +68,25 @@ def state_of(reals: Sequence[Real]) -> MariadbGtidList:
 def planned(model: Model, reals: Sequence[Real], goal: Goal | None = None, **more: object) -> Plan:
     start = Start(gtids=state_of(reals))
     return make(Request(goal=goal or Latest(), start=start, **more), model)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_every_place_is_reached_from_every_place(life: str) -> None:
+    """What lies between them, each transaction once, in order; and past it nothing."""
+    model = lived(LIVES[life])
+    truth = model.truth
+    for has in range(len(truth) + 1):
+        assert applied(planned(model, truth[:has]), model) == truth[has:]
+        for at in {0, has - 2, has - 1, has, len(truth) - 1} & set(range(len(truth))):
+            for goal, upto in (
+                (ToGtid(str(truth[at].gtid)), at + 1),
+                (BeforeGtid(str(truth[at].gtid)), at),
+            ):
+                if upto < has:
+                    with pytest.raises(RecoveryError, match="already past"):
+                        planned(model, truth[:has], goal)
+                else:
+                    assert applied(planned(model, truth[:has], goal), model) == truth[has:upto]
 
 
 @pytest.mark.parametrize("life", LIVES)

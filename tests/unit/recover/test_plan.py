@@ -30,6 +30,7 @@ from tests.history_model import HEAD, File, Model, Real, having, lived
 from tests.property.test_plan import applied
 
 FIRST = BinlogName("mysql-bin", 1)
+FOREIGN = "5d8d3c9e-0000-0000-0000-00000000000a"
 Have = list[Real]
 
 
@@ -361,12 +362,42 @@ def test_a_binlog_that_is_not_there_breaks_history() -> None:
     assert planned(model, Latest(), model.truth[:4]).transactions == 2
 
 
+def test_what_the_source_says_now_counts_for_its_open_binlog() -> None:
+    """Not for an older one whose entry does not say, nor for one whose entry says otherwise."""
+    model = lived("2 | 2")
+    (branch,) = model.branches
+    model.left_out = (came_in(GtidSet.parse(f"{FOREIGN}:10")),)
+    inside = ToPosition(FilePosition(FIRST, HEAD + 100))
+    behind = ToPosition(FilePosition(FIRST.next(), HEAD + 100))
+    assert planned(model, inside).lacks == ""
+    assert planned(model, behind).lacks == f"{FOREIGN}:10"
+    branch.files[-1].leaves_out = ()
+    assert planned(model, behind).lacks == ""
+    assert planned(model, Latest()).lacks == f"{FOREIGN}:10"
+
+
 def test_entries_that_contradict_each_other_break_history() -> None:
     """A binlog that begins with other GTIDs than the one before ends with."""
     model = lived("3 | 2")
     model.open.before |= GtidSet.parse("99999999-0000-0000-0000-000000000000:1")
     error = refused(model, Latest(), model.truth[:1], allow_extra_gtids=True)
     assert "begins after" in str(error)
+
+
+@pytest.mark.parametrize("behind", ["same binlog", "next binlog"])
+def test_a_clock_that_was_set_back_is_told(behind: str) -> None:
+    """A transaction behind the stop that is not later: both are named."""
+    model = lived("3")
+    goal = ToTime(model.clock_us + 5, "then")
+    committed(model, 1)
+    if behind == "next binlog":
+        model.rotate()
+    model.clock_us -= 100
+    committed(model, 1)
+    error = refused(model, goal)
+    assert gtid(model.truth[3]) in str(error)
+    assert gtid(model.truth[4]) in str(error)
+    assert planned(model, BeforeGtid(gtid(model.truth[3]))).transactions == 3
 
 
 def test_a_position_inside_a_transaction_is_refused() -> None:
