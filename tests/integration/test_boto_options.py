@@ -4,7 +4,7 @@ import http.client
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -18,6 +18,10 @@ from lab.s3 import MinioServer
 from tests import command
 from tests.integration.certificates import Authority
 from tests.waiting import PATIENCE
+
+BUCKET_POLICY = {
+    "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}]
+}
 
 
 class Relay(BaseHTTPRequestHandler):
@@ -42,6 +46,33 @@ class Relay(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "content-length", "connection", "date"):
                 self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class Tokens(BaseHTTPRequestHandler):
+    """An STS that gives credentials of the store to a client with the web identity."""
+
+    given: Mapping[str, str]
+
+    def do_POST(self) -> None:
+        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        assert "AssumeRoleWithWebIdentity" in asked
+        assert "WebIdentityToken=the-token" in asked
+        body = (
+            "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+            f"<AccessKeyId>{self.given['access_key']}</AccessKeyId>"
+            f"<SecretAccessKey>{self.given['secret_key']}</SecretAccessKey>"
+            f"<SessionToken>{self.given['session_token']}</SessionToken>"
+            "<Expiration>2099-01-01T00:00:00Z</Expiration></Credentials>"
+            "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/xml")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -123,6 +154,25 @@ def test_a_role_that_is_assumed(minio: MinioServer, bucket: str, tmp_path: Path)
     given = files(tmp_path, config)
     sts = {"AWS_ENDPOINT_URL_STS": minio.endpoint_url}
     assert listed(minio.endpoint_url, bucket, "--profile=role", **given, **sts) == ""
+
+
+def test_a_web_identity(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
+    """As Kubernetes gives it to a service account (IRSA)."""
+
+    class Sts(Tokens):
+        given = minio.restricted(BUCKET_POLICY)
+
+    (tmp_path / "token").write_text("the-token")
+    with serving(Sts) as port:
+        said = listed(
+            minio.endpoint_url,
+            bucket,
+            **files(tmp_path, ""),
+            AWS_ROLE_ARN="arn:aws:iam::000000000000:role/lab",
+            AWS_WEB_IDENTITY_TOKEN_FILE=str(tmp_path / "token"),
+            AWS_ENDPOINT_URL_STS=f"http://127.0.0.1:{port}",
+        )
+    assert said == ""
 
 
 def test_a_process_that_gives_credentials(minio: MinioServer, bucket: str, tmp_path: Path) -> None:

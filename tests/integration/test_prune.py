@@ -25,7 +25,7 @@ from binlog2s3.binlog.scanner import MAGIC
 from lab.disk import temporary_directory
 from lab.fault import DropAnswer, Gate, Request
 from lab.get import ServerBinaries
-from lab.mysql import MysqlServer, server_of
+from lab.mysql import MariadbServer, MysqlServer, server_of
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer, environment_for
 from tests import command
@@ -201,13 +201,18 @@ def restored(binaries: ServerBinaries, to: str, pitr: Recovery) -> int:
     assert said.status == 0, said.stderr
     found = re.search(r"restore backup \S+ \((\w+)\) from (\S+\.sql)", said.stdout)
     assert found, said.stdout
+    is_mariadb = binaries.flavour == "mariadb"
     with (
         temporary_directory() as directory,
         server_of(binaries, directory, server_id=random.randint(100, 10_000)) as target,
     ):
         reset(target)
         load(target, Path(found[2]))
-        pitr.to(target, to, "--stop-target-threads")
+        if is_mariadb:  # the load is in the target's own binlogs
+            reset(target)
+        # a dump of MariaDB leaves no GTIDs in the target
+        end = [f"--from-backup={found[2]}"] if is_mariadb else []
+        pitr.to(target, to, "--stop-target-threads", *end)
         rows = target.query("SELECT COUNT(*), MAX(n) FROM shop.t")
         assert rows[0][0] == rows[0][1]
         return int(rows[0][0])
@@ -315,6 +320,33 @@ def test_a_kill_while_it_deletes(
         assert planned.status == 0, planned.stderr
         assert "(kept)" in planned.stdout
     assert restored(mysql.binaries, to_time(origin.at[13]), pitr) == 14
+
+
+def test_mariadb(
+    mariadb: MariadbServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """What the backup needs stays and is restored; a moment before it is refused."""
+    world = World(mariadb, minio, bucket, disk_tmp_path)
+    with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        mariadb.query(*TABLE)
+        world.write(4)
+        world.wait_archived(4)
+        world.back_up("kept")
+        world.write(2)
+        world.wait_archived(6)
+        assert stream.terminate() == 0
+    before = world.archived()
+    world.wait_prunable(3)
+    world.good("prune", "--keep=0", "--grace=0", "--yes")
+    left = world.archived()
+    assert left == before[3:]
+    needed_is_there(world, left)
+    pitr = Recovery(minio, bucket, read_only(minio))
+    assert restored(mariadb.binaries, "--latest", pitr) == 6
+    # MariaDB's commit times are whole seconds
+    refused = pitr.refused_without_target(to_time(world.at[0] - timedelta(seconds=5)))
+    assert "were pruned" in refused, refused
 
 
 @pytest.mark.gate

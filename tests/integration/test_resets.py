@@ -22,7 +22,7 @@ from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.world.archive import wait_durable
 from tests.world.commands import Recovery, read_only, where
 from tests.world.servers import (
@@ -31,6 +31,7 @@ from tests.world.servers import (
     differences,
     dump_of,
     flush,
+    locked,
     of_image,
     position_of,
     reset,
@@ -224,3 +225,30 @@ def test_each_backup_is_brought_along_its_own_history(world: World, target: Targ
     server = target("a")
     recovery.to(server, world.dump("a"), *options, "--latest")
     world.check(server, "old")
+
+
+@pytest.mark.parametrize("world", ["gtid"], indirect=True, scope="module")
+def test_a_killed_run_is_resumed_by_the_same_command(world: World, target: Target) -> None:
+    """It stands in the middle when it is killed; the rest is of the same history."""
+    recovery = Recovery(world.store, world.bucket, read_only(world.store))
+    server = target("a")
+    words = [world.dump("a"), "--latest", f"--lineage={world.old}"]
+    before = state_of(server)["tables"]["shop.t"]
+    with (
+        locked(server, "shop.u") as is_awaited,
+        recovery.started(server, "--yes", *words) as process,
+    ):
+
+        def stands() -> bool:
+            assert process.poll() is None, process.returncode
+            return is_awaited() and state_of_table(server) != before[0]
+
+        wait_until(stands, what="a run in its middle")
+        process.kill()
+        process.wait(PATIENCE)
+    recovery.to(server, *words)
+    world.check(server, "old")
+
+
+def state_of_table(server: MysqlServer) -> object:
+    return server.query("CHECKSUM TABLE shop.t")[0][1]

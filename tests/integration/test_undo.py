@@ -15,9 +15,11 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
@@ -26,10 +28,12 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.progress import ProgressDisplay
 from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
-from binlog2s3.undo.execute import Execution
+from binlog2s3.undo.execute import Execution, comparison
+from binlog2s3.undo.tables import Column, Definition
 from lab import get
 from lab.disk import temporary_directory
 from lab.mysql import MysqlServer, server_of
+from lab.s3 import MinioServer
 from lab.tcp import Switch
 from tests.documents import LINEAGE, TIME, like
 from tests.golden.buckets import HOUR, Golden
@@ -42,9 +46,10 @@ from tests.integration.test_content import (
     create_every,
     work_on_every,
 )
+from tests.integration.test_find import Finder, streamed
 from tests.memory_client import MemoryClient
 from tests.snapshots import Bucket
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.world.servers import last_gtid, uuid_of
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -318,6 +323,26 @@ def settable_of(place: Place) -> dict[str, str]:
 
 
 @NEWEST
+def test_a_stretch_of_one_table_is_taken_back(place: Place) -> None:
+    """From one transaction to another, in the order of the binlog; other tables stay."""
+    place.begin(*K, "CREATE TABLE other (id INT PRIMARY KEY)")
+    first = place.transaction("INSERT INTO other VALUES (1)")
+    before = place.state("k")
+    place.transaction("UPDATE k SET b = 'one'", "INSERT INTO other VALUES (2)")
+    place.transaction("DELETE FROM k WHERE id > 2")
+    last = place.transaction("INSERT INTO k VALUES (3, 7, 'two')")
+    others = place.state("other")
+    words = ("--table=shop.k", f"--from-gtid={first}", f"--to-gtid={last}")
+    done = place.undo(*words)
+    assert done.code == 0, done.err
+    assert "undo of 3 transactions" in done.out
+    assert place.state("k") == before
+    assert place.state("other") == others
+    place.refused(*words, why="undone already")
+    place.refused("--table=shop.k", f"--from-gtid={last}", f"--to-gtid={first}", why="before")
+
+
+@NEWEST
 def test_conflicts_can_be_left_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rows are undone, those that were changed since stay; they are named."""
     progress: list[str] = []
@@ -483,6 +508,45 @@ def test_what_was_undone_already_is_refused_at_once(place: Place, asked: list[st
     place.transaction("UPDATE k SET b = 'y' WHERE id = 2")
     assert "3 rows left out" in place.undone(gtid, more=["--skip-conflicts"]).out
     assert place.server.query("SELECT b FROM shop.k WHERE id = 2") == [("x",)]
+
+
+@NEWEST
+def test_rows_that_were_compared_cannot_change_any_more(place: Place) -> None:
+    """They are locked until the end, equal ones too; the scratch table is not."""
+    place.begin(*K, "CREATE TABLE s LIKE k", "INSERT INTO s SELECT * FROM k WHERE id < 3")
+    columns = (
+        Column(name="id", type="int", nullable=False, generated=False, same="{t} <=> {s}"),
+        Column(name="b", type="varchar(20)", nullable=True, generated=False, same="{t} <=> {s}"),
+    )
+    definition = Definition(
+        database="shop", table="k", columns=columns, index="PRIMARY", key=("id",), text=""
+    )
+    with place.server.connect() as one, one.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute("BEGIN")
+        cursor.execute(comparison(definition, "shop.s"))
+        assert cursor.fetchall() == ((2, 2),)
+        with place.server.connect() as other, other.cursor() as writer:
+            writer.execute("SET SESSION innodb_lock_wait_timeout = 1")
+            for number in (1, 2):
+                with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
+                    writer.execute(f"UPDATE shop.k SET b = 'later' WHERE id = {number}")
+            writer.execute("UPDATE shop.k SET b = 'other' WHERE id = 3")
+            writer.execute("UPDATE shop.s SET b = 'again'")
+        cursor.execute(comparison(definition, "shop.s"))
+        assert cursor.fetchall() == ((0, 2),)
+
+
+@NEWEST
+def test_several_transactions_are_undone_in_reverse_order(place: Place) -> None:
+    """Whatever the order of the options; only all together if they depend on each other."""
+    place.begin(*K)
+    before = place.state("k")
+    one = place.transaction("UPDATE k SET b = 'y'")
+    other = place.transaction("UPDATE k SET b = 'z'", "DELETE FROM k WHERE id = 1")
+    place.refused(f"--gtid={one}", why="changed, by")
+    place.undone(other, one)
+    assert place.state("k") == before
 
 
 @NEWEST
@@ -1120,3 +1184,57 @@ def test_an_undo_is_exact_or_refused(
     for name, rows in then.items():
         for key in rows.keys() | now[name].keys():
             assert rows.get(key) in (now[name].get(key), first.before[name].get(key))
+
+
+def test_writers_go_on_while_transactions_are_undone(
+    disk_tmp_path: Path, minio: MinioServer
+) -> None:
+    """With a streamer and a store: the archive catches up, and nobody else's rows are touched."""
+    binaries = get.VERSIONS["mysql-9"]()
+    with (
+        server_of(binaries, disk_tmp_path / "db", options=["--binlog-format=ROW"]) as server,
+        streamed(disk_tmp_path, server, minio) as (stream, name),
+        writing(server) as written,
+    ):
+        server.query("CREATE DATABASE shop", "USE shop", *K)
+        stream.wait_for_event("streaming", PATIENCE)
+        place = Place(server=server, columns={})
+        finder = Finder(minio, name)
+        for kind in ("DELETE FROM shop.k", "UPDATE shop.k SET b = 'y', id = id + 50"):
+            before = place.state("k")
+            server.query(kind)
+            gtid = wait_until(partial(newest, finder, kind[:6]), what="it is in the bucket")
+            done = finder.run(f"--gtid={gtid}", f"--target-socket={server.socket}",
+                              "--target-user=root", "--yes", command="undo")  # fmt: skip
+            assert done.status == 0, done.stderr
+            assert place.state("k") == before
+        count = len(written)
+        wait_until(lambda: len(written) > count, what="the writer goes on")
+    assert written == sorted(written)
+
+
+def newest(finder: Finder, kind: str) -> str:
+    """The GTID of the newest transaction of this kind; "" if there is none yet."""
+    return finder.run("--table=shop.k", f"--type={kind}", "--print=gtid").stdout.strip()
+
+
+@contextlib.contextmanager
+def writing(server: MysqlServer) -> Iterator[list[int]]:
+    """Somebody who inserts rows into another table, until the end; the numbers of the rows."""
+    server.query("CREATE DATABASE other", "CREATE TABLE other.w (id INT PRIMARY KEY)")
+    written: list[int] = []
+    over = threading.Event()
+
+    def write() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            while not over.wait(0.05):
+                cursor.execute("INSERT INTO other.w VALUES (%s)", (len(written),))
+                written.append(len(written))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield written
+    finally:
+        over.set()
+        thread.join()

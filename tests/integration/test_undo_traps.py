@@ -85,6 +85,18 @@ def void(_: object) -> None:
     pass
 
 
+def test_the_culprit_is_of_the_same_table_and_the_last_one(place: Place) -> None:
+    """Rows of two tables may look the same, and a row may have looked so twice."""
+    place.begin(*K, "CREATE TABLE o LIKE k", "INSERT INTO o SELECT * FROM k")
+    gtid = place.transaction("UPDATE k SET b = 'y'", "UPDATE o SET b = 'y'")
+    place.transaction("UPDATE k SET b = 'later' WHERE id = 2")
+    place.transaction("UPDATE o SET b = 'later' WHERE id = 2")
+    place.transaction("UPDATE o SET b = 'y' WHERE id = 2")
+    culprit = place.transaction("UPDATE o SET b = 'last' WHERE id = 2")
+    done = place.refused(f"--gtid={gtid}", why="shop.o (id=2) changed")
+    assert f"by {culprit}" in done.err, done.err
+
+
 def test_an_undo_that_was_undone_is_no_reason(place: Place) -> None:
     """Then the later change is named, and not the undo."""
     place.begin(*K)

@@ -10,7 +10,7 @@ import pytest
 
 from binlog2s3.store.s3 import S3Store
 from lab.load import Load, Shape
-from lab.mysql import MysqlServer
+from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer, allow, environment_for
 from tests import command
@@ -106,6 +106,10 @@ def test_a_sound_archive(minio: MinioServer, bucket: str, store: S3Store, verify
     assert text.stderr == ""
 
 
+def repairing(minio: MinioServer, verify: Verify) -> None:
+    verify.rights = environment_for(**minio.restricted(allow(*READ_ONLY, "s3:PutObject")))
+
+
 def source_options(mysql: MysqlServer) -> Sequence[str]:
     return (
         "--source=test",
@@ -160,3 +164,35 @@ def test_beside_a_stream_and_against_the_server(
     asked = verify.json(f"--from-backup={dump}", "--source=test")
     assert asked.status == 7
     assert not asked.source["answer"]["possible"]
+
+
+def test_a_mariadb_and_a_repair_while_it_streams(
+    mariadb: MariadbServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, verify: Verify
+) -> None:
+    """Its archive is sound by its bytes and its server; an entry that is lost is made again."""
+    with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        mariadb.query("CREATE DATABASE d", "CREATE TABLE d.t (a INT PRIMARY KEY)")
+        for number in range(4):
+            mariadb.query(f"INSERT INTO d.t VALUES ({number})", "FLUSH BINARY LOGS")
+        closed = len(mariadb.binlogs()) - 1
+        wait_until(lambda: len(stream.events("binlog archived")) >= closed, what="all archived")
+
+        def sound() -> Verified | None:
+            done = verify.json("--deep", *source_options(mariadb))
+            assert done.source["defects"] == [], done.stdout
+            return done if done.source["against_source"]["lag_bytes"] == 0 else None
+
+        done = wait_until(sound, 300, "nothing lags")
+        assert done is not None
+        assert done.source["against_source"]["compared"] == closed + 1
+        (lineage,) = (one["lineage"] for one in done.source["lineages"])
+        key = f"pre/archive/test/{lineage}/entries/{mariadb.binlogs()[1][0]}.json"
+        with closing(minio.client()) as client:
+            client.delete_object(Bucket=bucket, Key=key)
+        assert verify.json().kinds() == {"entry-missing"}
+        repairing(minio, verify)
+        mended = verify.json("--repair")
+        assert (mended.status, [one["object"] for one in mended.source["repaired"]]) == (0, [key])
+        assert verify.json("--deep", *source_options(mariadb)).status == 0
+        assert stream.terminate() == 0
