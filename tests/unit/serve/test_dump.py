@@ -536,6 +536,7 @@ def test_another_look_at_the_bucket_shifts_nothing(bucket: Bucket, dump: Dump) -
     shorter.chunks(third.data, 0, len(third.data), name=SECOND.next())
     got = Got()
     with history_of(bucket) as before, history_of(shorter) as after:
+        assert after.look(30)  # a dump has only the history before do that
         both = cast("ArchiveHistory", LooksAgain(before, after))
         with sending(both, replace(dump, ends=True), got) as raised:
             wait_until(lambda: got.finished or raised, what="the end")
