@@ -131,6 +131,7 @@ class Shown(Source):
             uuid=UUID_A,
             place=FilePosition(last, self.size(last)),
             gtid_set=self.gtids_at(last, self.size(last)),
+            read_only=False,
         )
 
     def beginning(self, name: BinlogName, most: int) -> bytes:
@@ -152,9 +153,6 @@ class AsServer:
         self.previous_gtids = self.gtids_before = shown.before
         self.beginning = shown.beginning
         self.executed = shown.executed
-
-    def read_only(self) -> bool:
-        return False
 
     def expiry(self) -> float | None:
         return None

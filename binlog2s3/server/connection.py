@@ -74,7 +74,8 @@ class ServerBinlog:
 class ServerPosition:
     """The server's position. `asked_at` is its own NOW(6), read before the position.
 
-    Transactions after this position have a commit time later than `settled_at`.
+    Transactions after this position have a commit time later than `settled_at`. `read_only`:
+    whether the server refuses writes.
     """
 
     asked_at: datetime
@@ -82,6 +83,7 @@ class ServerPosition:
     uuid: str
     place: FilePosition
     gtid_set: str
+    read_only: bool
 
 
 _ENCRYPTION_HEADER = 512
@@ -223,7 +225,10 @@ class Server:
         """
         identity = "@@server_uuid" if not self._is_mariadb() else "''"
         running = "NULL" if self._version_of_server().stamps_commits else _RUNNING
-        row = self._one(f"SELECT UTC_TIMESTAMP(6) AS now, {identity} AS uuid, {running} AS seconds")
+        row = self._one(
+            f"SELECT UTC_TIMESTAMP(6) AS now, {identity} AS uuid, {running} AS seconds, "
+            "@@global.read_only AS read_only"
+        )
         asked_at = row["now"].replace(tzinfo=UTC)
         settled_at = asked_at
         if row["seconds"] is not None:
@@ -247,6 +252,7 @@ class Server:
             uuid=uuid,
             place=FilePosition(binlog_name(str(status[0]["File"])), int(status[0]["Position"])),
             gtid_set=gtid_set,
+            read_only=is_on(row["read_only"]),
         )
 
     def previous_gtids(self, name: BinlogName) -> str | None:
@@ -286,10 +292,6 @@ class Server:
             if [str(row["Value"]).upper() for row in rows] != ["ON"]:
                 return None
         return self.previous_gtids(name)
-
-    def read_only(self) -> bool:
-        """Whether the server refuses writes."""
-        return is_on(self._one("SELECT @@global.read_only AS read_only")["read_only"])
 
     def time_zone(self, year: int) -> SystemZone | None:
         """Its system time zone in this year; None if it does not tell.

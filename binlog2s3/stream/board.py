@@ -1,6 +1,6 @@
 """Keeps the streamer's current `Status`: a thread of its own makes a new one each second.
 
-So a main loop that hangs does not stop it.
+So a main loop that hangs does not stop it. While nobody asks, it is made every two seconds.
 """
 
 import threading
@@ -14,12 +14,12 @@ from binlog2s3.status.model import Rates, Status, Totals
 from binlog2s3.stream.waiting import Periodic
 
 _log = Log("board")
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS, _UNASKED_LOOK_SECONDS = 1.0, 2.0
 _RATE_SECONDS = 15.0
 
 
 class Board:
-    """The latest Status, which its thread makes each second by calling `look`."""
+    """The latest Status, which its thread makes by calling `look`."""
 
     def __init__(
         self, look: Callable[[], Status], clock: Callable[[], float] = time.monotonic
@@ -31,6 +31,7 @@ class Board:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._current = look()
+        self._asked = True
 
     def start(self) -> None:
         Periodic("board", self._step, self._ended).start(_LOOK_SECONDS)
@@ -51,7 +52,8 @@ class Board:
         self.refresh()
 
     def current(self) -> Status:
-        """The latest Status; about a second old at most, unless something hangs."""
+        """The latest Status; about two seconds old at most, unless something hangs."""
+        self._asked = True
         return self._current
 
     def refresh(self) -> None:
@@ -90,4 +92,5 @@ class Board:
                 told(self._current)
         except Exception as error:  # noqa: BLE001 - the stream continues; /health shows the age
             _log.error("no status could be made", error)
-        return _LOOK_SECONDS
+        asked, self._asked = self._asked, False
+        return _LOOK_SECONDS if asked else _UNASKED_LOOK_SECONDS

@@ -323,7 +323,7 @@ class Reporter:
             position=position_of(source_state),
             asked_at=at.asked_at if at is not None else None,
             silent_seconds=now - source_state.position_at if at is not None else None,
-            read_only=source_state.read_only,
+            read_only=at.read_only if at is not None else None,
             error=str(source_state.error or ""),
         )
 

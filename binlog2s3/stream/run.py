@@ -78,7 +78,7 @@ _log = Log("run")
 _POLL_SECONDS = 0.05
 _READ_SECONDS = 0.01
 _QUIET_AFTER_SECONDS, _QUIET_POLL_SECONDS = 2.0, 0.5  # an idle source costs little
-_QUIET_ROUND_SECONDS = 1.0
+_QUIET_ROUND_SECONDS = 2.0
 _REFUSALS = 3
 _MOST_STALLS = 6
 _BEHIND = 2
@@ -788,9 +788,9 @@ class Runs:
         return Event.FULL if full else None
 
     def _doze(self, run: Run) -> None:
-        """Wait until mysqlbinlog has written something, or it is time for a round."""
+        """Wait until mysqlbinlog has written something or ended, or it is time for a round."""
         until = time.monotonic() + _QUIET_ROUND_SECONDS
-        while not run.tailer.has_more and time.monotonic() < until:
+        while not run.tailer.has_more and run.child.poll() is None and time.monotonic() < until:
             if self._stop.wait(_QUIET_POLL_SECONDS):
                 return
 

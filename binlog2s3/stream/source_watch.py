@@ -45,7 +45,6 @@ class SourceState:
     heard_at: float = 0.0
     stranger: str = ""
     behind: int = 0
-    read_only: bool | None = None
     position_at: float = 0.0
     expires: bool | None = None
     expire_seconds: float | None = None
@@ -160,7 +159,6 @@ class Watch:
                 seconds = self._server.expiry()
                 expires = seconds is not None
                 self._expiry_due = time.monotonic() + _EXPIRY_EVERY_SECONDS
-            read_only = self._server.read_only()
         except SourceError as error:
             if before.error is None or _is_unlogged(before.error) != _is_unlogged(error):
                 if _is_unlogged(error):
@@ -181,7 +179,7 @@ class Watch:
             _log.info("the server writes a binlog again")
         elif before.error is not None:
             _log.info("the server answers again")
-        if read_only and before.read_only is False:
+        if position.read_only and before.position is not None and not before.position.read_only:
             _log.warning("the server has become read_only", server=uuid)
         is_behind = reached is not None and position.place < reached
         return SourceState(
@@ -189,7 +187,6 @@ class Watch:
             listed=listed,
             heard_at=now,
             behind=before.behind + 1 if is_behind else 0,
-            read_only=read_only,
             position_at=now,
             expires=expires,
             expire_seconds=seconds,

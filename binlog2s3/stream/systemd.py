@@ -72,6 +72,8 @@ class Notifier:
 
         Nothing is sent after `stopping`.
         """
+        if not self._address:
+            return
         text, now = line(status), self._clock()
         with self._lock:
             said, at = self._shown

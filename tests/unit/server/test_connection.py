@@ -1,6 +1,7 @@
 """What is said of a server that refuses."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, cast
 
 import pymysql
@@ -99,6 +100,10 @@ class Told(Server):
                 "uuid": uuid,
                 "gtid_mode": "ON",
                 "Value": "",
+                "now": datetime(2026, 1, 1),  # noqa: DTZ001 - as the driver gives it
+                "seconds": None,
+                "File": "b.000001",
+                "Position": 4,
             }
         ]
 
@@ -147,4 +152,4 @@ def test_a_server_that_refuses_writes(answer: object) -> None:
     """MariaDB 12 has words for it; a number of older versions is no error."""
     source = Told()
     source.read_only_is = answer
-    assert source.read_only() is (answer not in (0, "OFF"))
+    assert source.position().read_only is (answer not in (0, "OFF"))

@@ -35,6 +35,7 @@ def seen(number: int, seconds: int, offset: int = 4) -> ServerPosition:
         uuid=UUID_A,
         place=FilePosition(name(number), offset),
         gtid_set="",
+        read_only=False,
     )
 
 

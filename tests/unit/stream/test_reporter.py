@@ -151,6 +151,7 @@ class Parts:
                 uuid=UUID,
                 place=FilePosition(name(number), offset),
                 gtid_set=gtids,
+                read_only=False,
             ),
             listed=tuple(ServerBinlog(name=name(n), size=1000, encrypted=False) for n in (1, 2, 3)),
             heard_at=self.now,

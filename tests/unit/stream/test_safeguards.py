@@ -180,7 +180,7 @@ def test_the_clock_is_asked_before_the_position(version: str) -> None:
         told = begun + timedelta(seconds=commits)
         commits += 1  # just after the answer was made
         seconds = 0 if "MariaDB" in version else None
-        return [{"now": told, "uuid": UUID_A, "seconds": seconds}]
+        return [{"now": told, "uuid": UUID_A, "seconds": seconds, "read_only": 0}]
 
     server = Answers(
         {

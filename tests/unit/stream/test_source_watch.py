@@ -40,14 +40,12 @@ class Server:
             uuid=self.uuid,
             place=FilePosition(name(number), offset),
             gtid_set="",
+            read_only=self.is_read_only,
         )
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:
         self.lists += 1
         return rows(1, 2, self.at[0])
-
-    def read_only(self) -> bool:
-        return self.is_read_only
 
     def expiry(self) -> float | None:
         return 3600.0

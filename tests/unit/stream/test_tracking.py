@@ -520,6 +520,7 @@ def seen(number: int, seconds: int) -> ServerPosition:
         uuid=UUID_A,
         place=FilePosition(name(number), 4),
         gtid_set="",
+        read_only=False,
     )
 
 
@@ -745,6 +746,7 @@ def at(number: int) -> ServerPosition:
         uuid=UUID_A,
         place=FilePosition(name(number), 9),
         gtid_set="",
+        read_only=False,
     )
 
 
