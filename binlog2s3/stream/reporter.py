@@ -63,7 +63,7 @@ from binlog2s3.stream.waiting import Stop
 from binlog2s3.stream.writer import Writer
 
 _log = Log("reporter")
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS, _LATER_LOOK_SECONDS = 1.0, 5.0
 _HISTORY_SECONDS = 600.0
 _BEAT_SLACK_SECONDS = 5.0
 _RESTART = (
@@ -150,7 +150,7 @@ class Reporter:
         self._backups: BackupsStatus | None = None
         self._drill: DrillStatus | None = None
         self._looked_at: tuple[str, float] = ("", 0.0)  # a lineage, and when
-        self._vanished = ""  # a key in the archive that was there, and is not any more
+        self._vanished = ("", "")  # a lineage whose archive was seen, and a key that it has no more
 
     def _note_work(self, now: float) -> None:
         """Note since when there is something to upload, and when the last request succeeded."""
@@ -393,7 +393,9 @@ class Reporter:
         )
         if coverage is None or not names or source_state.behind:
             return purge
-        if not self._watch.streams(coverage.lineage.server_uuid) or self._vanished:
+        if self._vanished != (coverage.lineage.id, ""):
+            return purge
+        if not self._watch.streams(coverage.lineage.server_uuid):
             return purge
         if names[0] < coverage.lineage.first_binlog:
             return purge  # it is not in this archive, but would be deleted too
@@ -414,7 +416,7 @@ class Reporter:
             return _LOOK_SECONDS
         lineage = coverage.lineage
         if lineage.id == seen and self._clock() - then < _HISTORY_SECONDS:
-            return _LOOK_SECONDS
+            return _LATER_LOOK_SECONDS
         try:
             unreadable: list[ArchiveError] = []
             listed = sorted(row.name for row in self._watch.source_state.listed)
@@ -424,13 +426,13 @@ class Reporter:
             runs = runs_of(catalog, datetime.now(UTC))
             self._backups = backups_of(look_up(catalog).restorable, runs)
             self._drill = drill_of(*newest(latest(catalog)))
-            self._vanished = vanished(catalog, lineages, lineage.id, archived)
-            if self._vanished:
-                _log.recurring("vanished from the archive", key=self._vanished, hint=_RESTART)
+            self._vanished = lineage.id, vanished(catalog, lineages, lineage.id, archived)
+            if key := self._vanished[1]:
+                _log.recurring("vanished from the archive", key=key, hint=_RESTART)
         except Exception as error:  # noqa: BLE001 - a status without them is better than no stream
             _log.recurring("lineages not looked at", error=error)
         self._looked_at = lineage.id, self._clock()
-        return _LOOK_SECONDS
+        return _LATER_LOOK_SECONDS
 
 
 def vanished(

@@ -180,6 +180,14 @@ class Parts:
         """The state, and the codes of what is wrong."""
         return self.status.state, self.codes
 
+    def look(self) -> None:
+        """Look at an archive that has what it should have."""
+        store, lineage = MemoryStore(), self.coverage.lineage
+        store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+        for number in (1, 2):
+            store.put(LAYOUT.binlog(lineage.id, name(number)), b"x")
+        self.reporter.look_at_history(Catalog(store, LAYOUT))
+
     @property
     def codes(self) -> list[tuple[str, str]]:
         return [(trouble.code, trouble.level) for trouble in self.status.troubles]
@@ -188,7 +196,9 @@ class Parts:
 def test_an_idle_stream_is_well_for_ever() -> None:
     """Nothing comes, nothing is sent, and that is as it should be: lag 0 in all three units."""
     parts = Parts()
+    assert parts.status.purge.statement is None, "nobody has seen yet what the archive still has"
     parts.go(3600)
+    parts.look()
     status = parts.status
     assert (status.state, status.troubles, status.healthy) == ("idle", (), True)
     assert status.lag == Lag(bytes=0, transactions=0, seconds=0.0)
@@ -478,8 +488,13 @@ def test_a_position_of_another_server_says_nothing_of_the_lag() -> None:
 def test_binlogs_of_another_server_are_not_to_be_deleted() -> None:
     """At a fail-back a status may have the list of B and the lineage of A, whose names it has."""
     parts = Parts()
+    parts.look()
     state = parts.watch.source_state
     assert parts.status.purge.to == "b.000003"
+    other = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
+    parts.coverage.lineage, before = other, parts.coverage.lineage
+    assert parts.status.purge.to is None, "the archive of that one was not seen"
+    parts.coverage.lineage = before
     for position in (replace(state.position, uuid=OTHER_UUID), None):
         parts.watch.source_state = replace(state, position=position)
         assert parts.status.purge == Purge()
@@ -496,6 +511,7 @@ def test_what_an_older_history_still_has_to_bring_is_lag() -> None:
 def test_a_source_that_stands_before_what_is_durable_is_not_idle() -> None:
     """After a RESET: what it has committed since is in no history that is known."""
     parts = Parts()
+    parts.look()
     parts.answer(number=1, offset=4000)
     parts.covered = parts.watch.source_state.position.asked_at - timedelta(seconds=50)
     for behind in (1, 2):
