@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from binlog2s3 import __version__
-from binlog2s3.config.values import MysqlConfig
+from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve

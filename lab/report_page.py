@@ -13,7 +13,7 @@ from pathlib import Path
 from binlog2s3.archive.backups import Backup
 from binlog2s3.config.outside import Outside
 from binlog2s3.config.report import ReportConfig
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.report.command import run
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import BACKUP, DRILL

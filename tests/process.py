@@ -21,7 +21,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool

@@ -22,7 +22,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
+from binlog2s3.config.stream import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.archive_end import archive_end, known_end_of_archive

@@ -25,8 +25,8 @@ from binlog2s3.config.report import REPORT
 from binlog2s3.config.rows import ROWS
 from binlog2s3.config.serve import SERVE
 from binlog2s3.config.status import HEALTH, STATUS
+from binlog2s3.config.stream import OPTIONS, STREAM
 from binlog2s3.config.undo import UNDO
-from binlog2s3.config.values import OPTIONS, STREAM
 from binlog2s3.config.verify import VERIFY
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log, configure

@@ -18,7 +18,7 @@ from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
 from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.status import StatusConfig, Thresholds
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import ArchiveError, ConfigError
 from binlog2s3.output import clean, page_on, say
 from binlog2s3.status.ask import Unanswered, ask, ask_health

@@ -8,7 +8,7 @@ import click
 
 from binlog2s3.cli.group import STREAM_EXAMPLES, command
 from binlog2s3.cli.options import config_of, declared, outside_of
-from binlog2s3.config.values import OPTIONS, STREAM
+from binlog2s3.config.stream import OPTIONS, STREAM
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.log import Log, configure
 

@@ -27,7 +27,7 @@ from binlog2s3.config.given import (
 )
 from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.points import Moment
-from binlog2s3.config.values import (
+from binlog2s3.config.stream import (
     BY_NAME,
     LOGIN_OPTIONS,
     MysqlConfig,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from binlog2s3.config.given import CommandOptions
 from binlog2s3.config.options import Made, Option, fill, options_of
 from binlog2s3.config.points import Moment
-from binlog2s3.config.values import BY_NAME, S3Config, s3_of
+from binlog2s3.config.stream import BY_NAME, S3Config, s3_of
 from binlog2s3.store.contract import Picks, StoreConfig
 
 FromLineage = Annotated[

@@ -20,7 +20,7 @@ from typing import Any
 from binlog2s3.config.given import FileValues, Given
 from binlog2s3.config.options import ENVIRONMENT_PREFIX, Option, Value, parse
 from binlog2s3.config.pitr import TARGET_OPTIONS
-from binlog2s3.config.values import OPTIONS
+from binlog2s3.config.stream import OPTIONS
 
 FILE_OPTIONS = (*OPTIONS, *TARGET_OPTIONS)
 """What a file may contain: one file may serve the streamer and a recovery."""

@@ -12,7 +12,7 @@ from binlog2s3.config.bucket import AsJson, of_source, reading
 from binlog2s3.config.given import CommandOptions, Given, excludes
 from binlog2s3.config.goal import flavour_problems
 from binlog2s3.config.options import Option, options_of
-from binlog2s3.config.values import BY_NAME, S3Config
+from binlog2s3.config.stream import BY_NAME, S3Config
 
 Searched = Annotated[
     str | None,

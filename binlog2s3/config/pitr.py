@@ -34,7 +34,7 @@ from binlog2s3.config.goal import (
     times_problems,
 )
 from binlog2s3.config.options import Option, options_of
-from binlog2s3.config.values import (
+from binlog2s3.config.stream import (
     BY_NAME,
     MysqlConfig,
     S3Config,

@@ -11,7 +11,7 @@ from typing import Annotated
 from binlog2s3.config.bucket import WRITING, AsJson, DryRun, FromLineage, of_source, reading
 from binlog2s3.config.given import CommandOptions, Given, exclusive, needs, path_problems
 from binlog2s3.config.options import Option, options_of
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 
 KEEPS = ("keep", "keep-from-gtid-set", "keep-from-backup", "keep-binlogs-for")
 """What to keep: exactly one of them, or --retire."""

@@ -11,7 +11,7 @@ from binlog2s3.config.bucket import of_source, reading
 from binlog2s3.config.given import CommandOptions, Given, contradiction
 from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.status import STATUS_OPTIONS
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 
 STANDARD_OUTPUT = Path("-")
 

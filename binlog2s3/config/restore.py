@@ -32,7 +32,7 @@ from binlog2s3.config.goal import (
 )
 from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.pitr import PitrConfig, table_problems
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 
 RestoreInto = Literal["auto", "directory", "server"]
 

@@ -13,7 +13,7 @@ from binlog2s3.config.bucket import AsJson, of_source, reading
 from binlog2s3.config.find import MYSQLBINLOG, Searched
 from binlog2s3.config.given import CommandOptions, Given, exclusive
 from binlog2s3.config.options import Option, options_of
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from binlog2s3.config.given import (
     path_problems,
 )
 from binlog2s3.config.options import Option, fill, options_of, split_listen
-from binlog2s3.config.values import BY_NAME, LogConfig, S3Config, s3_of
+from binlog2s3.config.stream import BY_NAME, LogConfig, S3Config, s3_of
 
 _DIRECTORIES = ("dir", "binlog-dir")
 _LOG = tuple(BY_NAME[name] for name in ("log-format", "log-level"))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from binlog2s3.config.bucket import PICK_OPTIONS, AsJson, reading
 from binlog2s3.config.given import CommandOptions, Given, contradiction, excludes, exclusive
 from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.values import BY_NAME, S3Config, s3_of
+from binlog2s3.config.stream import BY_NAME, S3Config, s3_of
 
 _YEAR_SECONDS = 366 * 86400
 Output = Literal["text", "json", "watch", "check"]

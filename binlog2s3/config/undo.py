@@ -22,7 +22,7 @@ from binlog2s3.config.given import (
 )
 from binlog2s3.config.goal import flavour_problems
 from binlog2s3.config.options import Option, options_of
-from binlog2s3.config.values import (
+from binlog2s3.config.stream import (
     MysqlConfig,
     S3Config,
     login_problems,

@@ -16,7 +16,7 @@ from binlog2s3.config.given import (
 )
 from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.points import Moment
-from binlog2s3.config.values import (
+from binlog2s3.config.stream import (
     LOGIN_OPTIONS,
     MysqlConfig,
     S3Config,

@@ -23,7 +23,7 @@ from time import monotonic, sleep
 
 from binlog2s3 import private
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.config.values import MysqlConfig
+from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.restore.children import bare, end_of, ended_with, started, undisturbed, waited
 from binlog2s3.restore.settings import settings_of_backup

@@ -33,7 +33,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.backup import BackupConfig, PositionFrom
 from binlog2s3.config.bucket import for_storing
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.config.values import MysqlConfig
+from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, SourceError, StoreError
 from binlog2s3.formatting import cut, duration_text, one_line, size_text, some
 from binlog2s3.output import say

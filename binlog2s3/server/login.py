@@ -20,7 +20,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from binlog2s3.config.values import SSL_MODES, WITHOUT_TLS, MysqlConfig, Prefix
+from binlog2s3.config.stream import SSL_MODES, WITHOUT_TLS, MysqlConfig, Prefix
 from binlog2s3.errors import SourceError
 from binlog2s3.server.password_command import password_of
 

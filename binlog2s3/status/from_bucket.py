@@ -31,7 +31,7 @@ from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.options import parse
-from binlog2s3.config.values import BY_NAME
+from binlog2s3.config.stream import BY_NAME
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
 from binlog2s3.formatting import moment_of
 from binlog2s3.status.ask import Unanswered

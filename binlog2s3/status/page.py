@@ -19,7 +19,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from binlog2s3.config.bucket import reading_words
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import SourceError, StoreError
 from binlog2s3.formatting import cut, one_line
 from binlog2s3.log import Log

@@ -11,7 +11,7 @@ from functools import partial
 
 from binlog2s3.config.bucket import for_streaming
 from binlog2s3.config.options import split_listen
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import (
     SpoolError,
     SupersededError,

@@ -18,7 +18,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import (
     Binlog2s3Error,
     GapError,

@@ -22,7 +22,7 @@ from binlog2s3.archive.drills import latest, newest
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import ArchiveError, UnloggedError
 from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.log import Log

@@ -18,7 +18,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.config.values import Config, StreamConfig
+from binlog2s3.config.stream import Config, StreamConfig
 from binlog2s3.errors import GapError, SourceError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, started_at

@@ -43,7 +43,7 @@ from typing import TypeVar
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import (
     DamageError,
     ElsewhereError,

@@ -28,7 +28,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from binlog2s3 import private
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
-from binlog2s3.config.values import SpoolLimits
+from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.durable import sync_directory, sync_file, write_json
 from binlog2s3.errors import DamageError, SpoolError
 from binlog2s3.log import Log

@@ -25,7 +25,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Turn
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import (
     ArchiveError,
     DamageError,

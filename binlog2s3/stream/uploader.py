@@ -25,7 +25,7 @@ from typing import TypeVar
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.values import MIN_PART_SIZE, Config
+from binlog2s3.config.stream import MIN_PART_SIZE, Config
 from binlog2s3.errors import (
     ForkError,
     ObjectMissingError,

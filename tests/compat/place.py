@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from binlog2s3.config.values import MysqlConfig
+from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from lab import compat

@@ -18,7 +18,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import ClientError
 
-from binlog2s3.config.values import Config, MysqlConfig, S3Config, StreamConfig
+from binlog2s3.config.stream import Config, MysqlConfig, S3Config, StreamConfig
 from binlog2s3.inspect.check.bucket import BucketCheck, wanted_rule
 from binlog2s3.inspect.check.probes import ArchiveProbes, LiveProbes
 from binlog2s3.inspect.check.report import Row

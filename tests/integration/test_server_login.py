@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.config.values import LocalSocket, MysqlConfig
+from binlog2s3.config.stream import LocalSocket, MysqlConfig
 from binlog2s3.errors import SourceError
 from binlog2s3.server.login import Login, parse_options, resolve
 from lab.disk import temporary_directory

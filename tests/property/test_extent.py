@@ -21,7 +21,7 @@ from binlog2s3.archive.documents import Parent
 from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.config.outside import Outside
 from binlog2s3.config.prune import PruneConfig
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.formatting import us_of

@@ -37,7 +37,7 @@ from binlog2s3.config.drill import DRILL_OPTIONS
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.prune import PRUNE_OPTIONS
 from binlog2s3.config.serve import SERVE_OPTIONS
-from binlog2s3.config.values import OPTIONS
+from binlog2s3.config.stream import OPTIONS
 from binlog2s3.inspect.check import report as preflight
 from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view

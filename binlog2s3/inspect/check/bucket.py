@@ -16,7 +16,7 @@ from typing import Any
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.options import SLOW_STORAGE_CLASSES
 from binlog2s3.config.outside import OUTSIDE
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
 from binlog2s3.formatting import count_text
 from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, tried, warn

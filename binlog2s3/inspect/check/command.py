@@ -23,7 +23,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_streaming
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.config.values import Config, S3Config
+from binlog2s3.config.stream import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
 from binlog2s3.formatting import count_text, duration_text
 from binlog2s3.inspect.check.bucket import UNREACHED, BucketCheck, permission

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme, md5
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import (
     PreconditionError,
     SpoolError,

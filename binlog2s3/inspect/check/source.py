@@ -16,7 +16,7 @@ from typing import Any
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.config.values import Config
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, warn
 from binlog2s3.inspect.check.settings import (

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from binlog2s3 import private
-from binlog2s3.config.values import Config, SpoolLimits
+from binlog2s3.config.stream import Config, SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.formatting import size_text
 from binlog2s3.inspect.check.report import Row, fail, failed, ok, skipped, warn

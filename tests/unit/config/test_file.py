@@ -11,7 +11,7 @@ from binlog2s3.config import file as sample
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.given import FileValues, Given
 from binlog2s3.config.options import Option
-from binlog2s3.config.values import OPTIONS, STREAM
+from binlog2s3.config.stream import OPTIONS, STREAM
 
 EXAMPLE = sample.example()
 SETTING = re.compile(r"^#(?=\w+ = )", re.MULTILINE)

@@ -16,7 +16,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
+from binlog2s3.config.stream import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.errors import StoreError, UploadMissingError
 from binlog2s3.inspect.check.bucket import (
     BucketCheck,

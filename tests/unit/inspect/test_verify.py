@@ -20,7 +20,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.outside import Outside
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of

@@ -22,7 +22,7 @@ from binlog2s3.config.pitr import (
     PitrConfig,
 )
 from binlog2s3.config.points import gtids_text, parse_gtid, parse_gtids, parse_position, parse_time
-from binlog2s3.config.values import OPTIONS, STREAM, MysqlConfig
+from binlog2s3.config.stream import OPTIONS, STREAM, MysqlConfig
 from binlog2s3.errors import ConfigError, SourceError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover.model import BeforeGtid, Latest, ToGtid, ToPosition, ToTime

@@ -10,7 +10,7 @@ import pytest
 
 from binlog2s3.config.goal import RecoveryGoal
 from binlog2s3.config.pitr import PitrConfig
-from binlog2s3.config.values import MysqlConfig, S3Config
+from binlog2s3.config.stream import MysqlConfig, S3Config
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.listen import Certificate, Listen, listen
 from binlog2s3.recover.plan_source import PlanSource

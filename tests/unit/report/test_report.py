@@ -19,7 +19,7 @@ from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.report import ReportConfig
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import ConfigError
 from binlog2s3.recover.model import Start
 from binlog2s3.report.file import replace_file

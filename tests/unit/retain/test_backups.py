@@ -17,7 +17,7 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.points import Moment
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.backup import start_of_registered

@@ -15,7 +15,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import MOST_GTIDS
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.backup import BackupConfig
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import RecoveryError
 from binlog2s3.output import Plain
 from binlog2s3.recover.model import Base, Latest

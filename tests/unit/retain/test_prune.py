@@ -23,7 +23,7 @@ from binlog2s3.archive.writers import Turn
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.formatting import moment_text, size_text
 from binlog2s3.recover.backup import start_of_registered

@@ -21,7 +21,7 @@ from binlog2s3.archive.stored import read_stored
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.outside import Outside
-from binlog2s3.config.values import MysqlConfig, S3Config
+from binlog2s3.config.stream import MysqlConfig, S3Config
 from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError, SourceError, StoreError
 from binlog2s3.retain.leftovers import Bucket as Place
 from binlog2s3.retain.leftovers import clear, leftovers_of

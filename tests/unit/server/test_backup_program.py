@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.config.backup import BackupTool
-from binlog2s3.config.values import MysqlConfig
+from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.backup_program import (
     BackupProgram,

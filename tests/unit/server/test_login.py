@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.config.values import LocalSocket, MysqlConfig
+from binlog2s3.config.stream import LocalSocket, MysqlConfig
 from binlog2s3.errors import SourceError
 from binlog2s3.server.login import (
     Login,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.config.values import MysqlConfig
+from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.errors import SourceError
 from binlog2s3.server.login import resolve
 from binlog2s3.server.password_command import password_of

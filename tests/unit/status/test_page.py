@@ -13,7 +13,7 @@ from wsgiref.types import StartResponse
 import pytest
 
 from binlog2s3.config.report import REPORT, ReportConfig
-from binlog2s3.config.values import S3Config
+from binlog2s3.config.stream import S3Config
 from binlog2s3.status import page as page_module
 from binlog2s3.status.page import AGE_SECONDS, ReportPage, report_command
 from tests.waiting import wait_until

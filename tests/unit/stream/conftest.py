@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.config.values import SpoolLimits
+from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.stream.spool import Spool
 from tests.memory_store import MemoryStore
 from tests.streamer import World

@@ -18,7 +18,7 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.config.values import MysqlConfig, StreamConfig
+from binlog2s3.config.stream import MysqlConfig, StreamConfig
 from binlog2s3.errors import Binlog2s3Error, GapError, SourceError, UnloggedError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
 from binlog2s3.server.version import ServerVersion

@@ -17,7 +17,7 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
-from binlog2s3.config.values import SpoolLimits
+from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.errors import (
     DamageError,
     ElsewhereError,

@@ -30,8 +30,8 @@ from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.stream import MysqlConfig, SpoolLimits
 from binlog2s3.config.timing import DEFAULT
-from binlog2s3.config.values import MysqlConfig, SpoolLimits
 from binlog2s3.errors import (
     ArchiveError,
     ElsewhereError,

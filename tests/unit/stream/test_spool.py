@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.values import SpoolLimits
+from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.stream.spool import Room, RunFacts, Spool, SpoolRun, default_min_free, room_of
 from tests.binlog_writer import BinlogWriter

@@ -14,8 +14,8 @@ import pytest
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.stream import MysqlConfig, S3Config
 from binlog2s3.config.undo import UndoConfig
-from binlog2s3.config.values import MysqlConfig, S3Config
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import iso_text
 from binlog2s3.inspect.find.match import Criteria

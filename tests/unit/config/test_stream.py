@@ -26,7 +26,7 @@ from binlog2s3.config.options import (
     split_s3_url,
 )
 from binlog2s3.config.prune import PruneConfig
-from binlog2s3.config.values import BY_NAME, OPTIONS, STREAM, Config, LocalSocket, SpoolLimits
+from binlog2s3.config.stream import BY_NAME, OPTIONS, STREAM, Config, LocalSocket, SpoolLimits
 from binlog2s3.errors import ConfigError
 
 TABLES = tuple(dict.fromkeys(option.table for option in OPTIONS))
