@@ -12,7 +12,7 @@ from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.stream.job import Coverage
+from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.uploader import Uploader
 from tests.memory_store import MemoryStore
 from tests.streamer import LAYOUT, Source

@@ -27,7 +27,8 @@ from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
 from binlog2s3.stream.continuation import GoOn, KnownEnd, known_end_of, same_server
-from binlog2s3.stream.job import Action, Compare, Coverage
+from binlog2s3.stream.coverage import Coverage
+from binlog2s3.stream.job import Action, Compare
 from binlog2s3.stream.remote import Held
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import adopt

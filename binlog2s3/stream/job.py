@@ -1,7 +1,6 @@
-"""What the uploads remember between two steps, and what an action is. No requests, no clock.
+"""What the uploads remember of one binlog, and what an action is. No requests, no clock.
 
-Of one binlog that is its `Job`, with what each answer of the store teaches; of all binlogs of a
-lineage it is their `Coverage`, and of the link to the store `UploadPace`.
+That is its `Job`, with what each answer of the store teaches.
 
 Law: nothing here is needed to continue. If all of it is lost, a look at the store leads to the same
 actions. It only saves requests and bytes. The bytes of an object are a function of (lineage,
@@ -10,23 +9,20 @@ answer teaches depends on the action and on what is known, on nothing else.
 """
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
-from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.parts import Mark, Part
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.errors import StoreError
-from binlog2s3.server.connection import ServerPosition
 from binlog2s3.store.s3 import PartInfo
+from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.remote import Compared, Held, RemoteBinlog
 from binlog2s3.stream.tail import Track
 
@@ -366,7 +362,7 @@ class Job:
 
     track: Track
     place: RemoteBinlog
-    coverage: "Coverage"
+    coverage: Coverage
     held: Held = field(default_factory=lambda: Held(asked=False))
     known_since: dict[Chunk, float] = field(default_factory=dict)
     flying: set[Action] = field(default_factory=set)
@@ -664,218 +660,3 @@ def urgency(job: Job) -> int:
     if job.held.object_there:
         return 0
     return 1 if job.unsaved else 2
-
-
-# A lineage
-
-_MOST_STATES = 1000
-
-
-class Coverage:
-    """How far a lineage is in the bucket: `durable` is the position, `until` the time.
-
-    Law: a time is claimed only if every commit up to it can be read from the bucket. A claim is
-    withdrawn only if the source's clock was set back: later commits then have earlier times.
-
-    `following` is the first binlog that is not known to be there completely. `grows`: its history
-    has not ended. `seen` is called by the watch's thread, the other methods by the loop, with
-    binlogs in any order.
-    """
-
-    def __init__(self, lineage: Lineage, durable: Position | None, following: BinlogName) -> None:
-        self._lock = threading.Lock()
-        self._archived = following
-        self._following = following
-        self._newest = following
-        self._reached: dict[BinlogName, Position] = {}
-        self._whole: set[BinlogName] = set()
-        self._entries: set[BinlogName] = set()
-        self._given_up: dict[BinlogName, Position] = {}
-        self._seen: list[tuple[FilePosition, datetime]] = []
-        self.lineage = lineage
-        self.grows = True
-        self.durable = durable
-        self.until: datetime | None = None
-
-    def added(self, name: BinlogName) -> None:
-        """Note that the lineage goes on with this binlog, or that it is read again.
-
-        One that was given up is all there only if the lineage goes on behind it.
-        """
-        with self._lock:
-            self._newest = max(name, self._newest)
-            position = self._given_up.pop(name, None)
-            if position is not None and name < self._following:
-                self._following, self.durable = name, position
-                self._archived = min(name, self._archived)
-            self._go_on()
-
-    def seen(self, position: ServerPosition) -> None:
-        """Note the source's clock and its position just after.
-
-        A position before `durable` is of another history, after a RESET or a rollback. It says
-        nothing about commits of ours.
-        """
-        with self._lock:
-            if self.durable is not None and position.place < self.durable.place:
-                return
-            if self.until is not None and position.asked_at < self.until:
-                self.until = None
-            self._seen = [
-                source_state for source_state in self._seen if source_state[1] <= position.asked_at
-            ]
-            self._seen.append((position.place, position.settled_at))
-            if len(self._seen) > _MOST_STATES:  # nothing uploaded for hours: keep every other
-                del self._seen[1::2]
-            self._claim()
-
-    def reached(self, position: Position, *, whole: bool = False) -> None:
-        """Note that a binlog can be read up to this position. `whole`: that is all of it."""
-        with self._lock:
-            name, known = position.binlog, self._reached.get(position.binlog)
-            if name < self._following or name in self._whole:
-                return
-            if known is not None and known.offset > position.offset:
-                return
-            self._reached[name] = position
-            if whole:
-                self._whole.add(name)
-            self._go_on()
-
-    def archived(self, track: Track) -> None:
-        """Note that a binlog is archived and has its entry."""
-        self.reached(Position.of(track.end, track.gtids_after()), whole=True)
-        with self._lock:
-            self._entries.add(track.name)
-            self._go_on()
-
-    def given_up(self, track: Track) -> None:
-        """Note that a binlog is in chunks as far as it was read, and the source has not ended it.
-
-        The source may still write more of it, until the lineage goes on with another one.
-        """
-        position = Position.of(track.end, track.gtids_after())
-        self.reached(position)
-        with self._lock:
-            self._given_up[track.name] = position
-            self._go_on()
-
-    @property
-    def following(self) -> BinlogName:
-        """The first binlog that is not known to be in the bucket completely."""
-        return self._following
-
-    def has(self, name: BinlogName) -> bool:
-        """Whether this binlog and all before it are archived and have their entries.
-
-        Or are in chunks, and the lineage has gone on behind them.
-        """
-        with self._lock:
-            return name.prefix == self._archived.prefix and name < self._archived
-
-    def _go_on(self) -> None:
-        while self._archived in self._entries or self._is_left(self._archived):
-            self._entries.discard(self._archived)
-            self._archived = self._archived.next()
-        while (reached := self._reached.get(self._following)) is not None:
-            self.durable = reached
-            if not (self._following in self._whole or self._is_left(self._following)):
-                break
-            del self._reached[self._following]
-            self._whole.discard(self._following)
-            self._following = self._following.next()
-        self._claim()
-
-    def _is_left(self, name: BinlogName) -> bool:
-        return name in self._given_up and name < self._newest
-
-    def _claim(self) -> None:
-        reached = self._reached.get(self._following)
-        here = FilePosition(self._following, reached.offset if reached else 0)
-        passed = [at for place, at in self._seen if place <= here]
-        if passed:
-            self._seen = [source_state for source_state in self._seen if source_state[0] > here]
-            self.until = max([*passed, self.until or passed[0]])
-
-
-# The link
-
-_WINDOW_SECONDS = 2.0
-_WEIGHT = 0.3
-_TELLING = 512 << 10
-_LONGEST_FLUSH = 10.0
-_PARTS_SECONDS = 5.0
-AT_A_TIME = 15
-"""Large bodies, or copies, on their way at a time if the link is not known to carry more."""
-_TWICE, _BACK = 2.1, 3.0
-"""So many times the growth must fit: below the first flushes get rarer, from the second on not."""
-
-
-class UploadPace:
-    """What the link carries, and what follows from it for the uploads.
-
-    - `most`: so many full chunks are sent at a time. Seven that share a slow link arrive together,
-      and until then none of them is durable.
-    - `parts`: so many parts are sent at a time. Far away a connection carries little, and more of
-      them carry more; over a slow link each one would only take longer.
-    - `bytes_per_second`: what all uploads together reached lately; 0 if that is not known yet.
-    - `flush_interval`: seconds between two small chunks. A byte that is sent in a small chunk is
-      sent again in the full one. If the link cannot carry both, the interval is 10 s, or what was
-      asked for if that is longer.
-    """
-
-    def __init__(self, workers: int, flush_interval: float) -> None:
-        self._greatest = max(1, workers - 1)
-        self._least = min(2, self._greatest)
-        self._asked_for = flush_interval
-        self._growth: float | None = None
-        self._measured: tuple[float, int] | None = None
-        self.most = min(AT_A_TIME, self._greatest)
-        self.bytes_per_second = 0.0
-        self.flush_interval = flush_interval
-
-    @property
-    def stretched(self) -> bool:
-        """Whether the flush interval is longer than what was asked for."""
-        return self.flush_interval > self._asked_for
-
-    def carries(self, size: int, seconds: float) -> bool:
-        """Whether the link carries so many bytes in this time; False if that is not known yet."""
-        return size <= self.bytes_per_second * seconds
-
-    def parts(self, length: int) -> int:
-        """So many parts of this many bytes at a time: what the link carries in five seconds."""
-        return max(AT_A_TIME, int(self.bytes_per_second * _PARTS_SECONDS / length))
-
-    def sent(self, size: int, seconds: float, at_a_time: int) -> None:
-        """Learn from bytes that arrived while so many full chunks and parts were on their way.
-
-        Small bodies tell nothing: they take as long as the answer.
-        """
-        if size < _TELLING:
-            return
-        reached = size * at_a_time / max(seconds, 0.001)
-        known = self.bytes_per_second
-        self.bytes_per_second = known + _WEIGHT * (reached - known) if known else reached
-
-    def took(self, seconds: float) -> None:
-        """Learn from a full chunk that has arrived: more or fewer at a time from now on."""
-        soon = 2 * self._asked_for
-        if seconds > soon:
-            self.most = max(self._least, self.most - 1)
-        elif seconds < soon / 2:
-            self.most = min(self._greatest, self.most + 1)
-
-    def grown(self, size: int, now: float) -> None:
-        """Learn how fast the binlogs grow. `size`: of all that was read so far."""
-        if self._measured is None:
-            self._measured = (now, size)
-        since, before = self._measured
-        if now - since < _WINDOW_SECONDS:
-            return
-        rate, known = max(0, size - before) / (now - since), self._growth
-        self._measured = (now, size)
-        self._growth = rate if known is None else known + _WEIGHT * (rate - known)
-        needed = self._growth * (_BACK if self.stretched else _TWICE)
-        slow = 0 < self.bytes_per_second < needed
-        self.flush_interval = max(self._asked_for, _LONGEST_FLUSH if slow else 0.0)

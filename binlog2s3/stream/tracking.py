@@ -35,7 +35,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.continuation import KnownEnd, known_end_of
-from binlog2s3.stream.job import Coverage
+from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.spool import Spool

@@ -42,15 +42,14 @@ from binlog2s3.log import Log
 from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import UploadStatus
 from binlog2s3.store.s3 import Store
+from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.decide import Limits, Observed, decide
 from binlog2s3.stream.job import (
-    AT_A_TIME,
     Action,
     Clear,
     Compare,
     Complete,
     CopyPart,
-    Coverage,
     DeleteChunks,
     Failing,
     Flush,
@@ -64,9 +63,9 @@ from binlog2s3.stream.job import (
     PutsChunk,
     PutWhole,
     Release,
-    UploadPace,
     urgency,
 )
+from binlog2s3.stream.pace import AT_A_TIME, UploadPace
 from binlog2s3.stream.remote import Held, Plants, RemoteBinlog, abort_uploads, sweep
 from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.systemd import Alive

@@ -65,8 +65,9 @@ from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
 from binlog2s3.stream.compare import Finder
 from binlog2s3.stream.continuation import KnownEnd
+from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.decide import _archived, _chunks, _growing, decide
-from binlog2s3.stream.job import Coverage, Look, PutEntry, TakeUp, Verify
+from binlog2s3.stream.job import Look, PutEntry, TakeUp, Verify
 from binlog2s3.stream.remote import (
     Held,
     RemoteBinlog,

@@ -8,7 +8,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerPosition
-from binlog2s3.stream.job import Coverage
+from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.tail import Track
 from tests.binlog_writer import UUID_A, BinlogWriter
 from tests.streamer import HISTORY

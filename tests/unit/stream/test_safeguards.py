@@ -48,7 +48,8 @@ from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd, known_end_of, unservable
-from binlog2s3.stream.job import Action, Complete, CopyPart, Coverage, PutEntry, PutWhole
+from binlog2s3.stream.coverage import Coverage
+from binlog2s3.stream.job import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Doubt, NextRun
 from binlog2s3.stream.run import Event, Memory, Run, Runs, State

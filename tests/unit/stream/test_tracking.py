@@ -25,7 +25,8 @@ from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, Preconditi
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import ObjectInfo
 from binlog2s3.stream.continuation import KnownEnd
-from binlog2s3.stream.job import Coverage, Look
+from binlog2s3.stream.coverage import Coverage
+from binlog2s3.stream.job import Look
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Tracking

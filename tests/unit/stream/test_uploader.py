@@ -15,7 +15,6 @@ from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError, Take
 from binlog2s3.store.contract import Body, ObjectInfo, ObjectVersion, PartInfo
 from binlog2s3.stream.archive_end import archive_end
 from binlog2s3.stream.job import (
-    AT_A_TIME,
     Action,
     Complete,
     CopyPart,
@@ -24,8 +23,8 @@ from binlog2s3.stream.job import (
     PutChunk,
     PutPart,
     PutWhole,
-    UploadPace,
 )
+from binlog2s3.stream.pace import AT_A_TIME, UploadPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World, freed_before
 
