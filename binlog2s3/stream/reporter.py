@@ -393,6 +393,8 @@ class Reporter:
         )
         if coverage is None or not names or source_state.behind:
             return purge
+        if not self._runs.is_reading:
+            return purge  # after a RESET its binlogs may only have the names, until it is compared
         if not self._watch.streams(coverage.lineage.server_uuid) or self._vanished:
             return purge
         if names[0] < coverage.lineage.first_binlog:
