@@ -89,8 +89,9 @@ class LifeSign:
             position=beat.server,
             silent_seconds=None,  # its silence at that time says nothing about now
         )
-        if not self.alive:  # what ran at that time no longer runs
-            base = replace(base, uploads=None, child=None, rates=None)
+        if not self.alive:  # what ran at that time no longer runs; the source may be another one
+            unsafe = replace(base.purge, newest_safe=None, to=None)
+            base = replace(base, uploads=None, child=None, rates=None, purge=unsafe)
             server = replace(server, read_only=None, error="")
         lag = _lag(self, beat, flavour, contents, durable)
         return replace(

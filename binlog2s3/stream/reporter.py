@@ -395,6 +395,8 @@ class Reporter:
             return purge
         if self._vanished != (coverage.lineage.id, ""):
             return purge
+        if not self._runs.is_reading:
+            return purge  # after a RESET its binlogs may only have the names, until it is compared
         if not self._watch.streams(coverage.lineage.server_uuid):
             return purge
         if names[0] < coverage.lineage.first_binlog:

@@ -483,6 +483,14 @@ class Runs:
         return memory.failures <= 1 or time.monotonic() - run.started >= soon
 
     @property
+    def is_reading(self) -> bool:
+        """Whether a run is read that has shown that it continues what is known: see `READING`.
+
+        Called by any thread.
+        """
+        return self.memory.state is State.READING
+
+    @property
     def read_totals(self) -> tuple[int, int]:
         """Bytes that came from mysqlbinlog, and the complete transactions among them."""
         run, (read, transactions) = self.run, self._read_before

@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from lab.fault import Gate
+from lab.fault import Answer, Gate, on
 from lab.get import ServerBinaries
 from lab.load import Load
 from lab.mysql import MariadbServer, MysqlServer, faketime, server_of
@@ -24,6 +24,7 @@ from tests.integration.bucket import Bucket
 from tests.integration.streaming import MIXED, Start, documents, reach
 from tests.unit.stream.test_ping import Answers
 from tests.waiting import wait_until
+from tests.world.servers import reset
 
 BINLOGS = r"/live/test/\d|/archive/.*/(binlogs|entries)/"
 
@@ -382,6 +383,43 @@ def test_purge_counts_down_and_its_statement_is_safe(
         found_there = there.binlogs()
         assert {name: found_there[name] for name in names} == bodies
     assert len(documents(minio, bucket, "lineage.json")) == 1
+
+
+def test_no_purge_is_advised_of_binlogs_that_only_have_the_names(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """A RESET while the store refuses: what was read is brought in first, however long it takes."""
+    monitor, there = Monitor(), Bucket(minio, bucket)
+
+    def go_on(count: int) -> str:
+        for _ in range(count):
+            commit(mysql, 3)
+            mysql.query("FLUSH BINARY LOGS")
+        return mysql.binlogs()[-1][0]
+
+    with (
+        RecordingProxy(minio.endpoint_url) as proxy,
+        start(mysql, **monitor.options, endpoint_url=proxy.url) as stream,
+    ):
+        prepare(mysql)
+        last = go_on(2)
+        monitor.wait_for(lambda status: status["purge"]["to"] == last)
+        proxy.rules.append(on(Answer(503), method="PUT|POST"))
+        commit(mysql, 3)
+        monitor.wait_for(lambda status: status["uploads"]["unsaved_bytes"] > 0)
+        reset(mysql)
+        last = go_on(4)
+        found = monitor.wait_for(
+            lambda status: (
+                (status["server"]["position"]["binlog"], status["child"]["pid"]) == (last, None)
+            )
+        )
+        assert found["purge"]["statement"] is None
+        proxy.rules.clear()
+        found = monitor.wait_for(lambda status: status["purge"]["to"] == last)
+        safe = f"/{found['lineage']}/binlogs/{found['purge']['newest_safe']}"
+        assert any(key.endswith(safe) for key in there.keys())
+        assert stream.terminate() == 0
 
 
 # The dead man's switch

@@ -88,6 +88,7 @@ class Parts:
             pressure=SimpleNamespace(paused=False),
             run=SimpleNamespace(child=SimpleNamespace(pid=77)),
             is_running=True,
+            is_reading=True,
             read_at=self.now,
             read_totals=(0, 0),
             restarts=0,
@@ -519,6 +520,16 @@ def test_a_source_that_stands_before_what_is_durable_is_not_idle() -> None:
         assert parts.status.lag.seconds == pytest.approx(50, abs=1)
         assert parts.status.purge.statement is None, "these binlogs only have the names"
     assert (parts.status.lag.bytes, parts.status.lag.transactions) == (None, None)
+
+
+def test_nothing_is_to_be_deleted_of_a_source_that_is_not_read() -> None:
+    """After a RESET it may have overtaken what was read, while the old history is brought in."""
+    parts = Parts()
+    assert parts.status.purge.statement == "PURGE BINARY LOGS TO 'b.000003'"
+    parts.runs.is_reading = False
+    parts.answer(number=3, offset=90_000)
+    assert parts.status.purge.statement is None, "these binlogs may only have the names"
+    assert parts.status.purge.expire_seconds == 3600.0
 
 
 @pytest.mark.parametrize("read", [None, (1, 600), (3, 400), (3, 600)])
