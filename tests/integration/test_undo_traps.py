@@ -516,6 +516,25 @@ def test_a_servers_defaults_for_sessions_do_not_matter(
     assert place.state("k") == before
 
 
+def test_a_primary_key_that_the_server_hides_or_demands(
+    place: Place, settings: Callable[..., None]
+) -> None:
+    """MySQL: a generated one that no statement shows; a table that has only a unique key."""
+    if place.is_mariadb:
+        return
+    place.begin("SET sql_generate_invisible_primary_key = 1", "CREATE TABLE h (a INT)",
+                "SET sql_generate_invisible_primary_key = 0",
+                "CREATE TABLE k (a INT NOT NULL UNIQUE)", "INSERT INTO h VALUES (1), (1), (2)",
+                "INSERT INTO k VALUES (1), (2)")  # fmt: skip
+    before = place.state("h", "k")
+    settings(show_gipk_in_create_table_and_information_schema=0, sql_require_primary_key=1)
+    gtid = place.transaction("DELETE FROM h WHERE a = 1", "UPDATE h SET a = 7",
+                             "UPDATE k SET a = a + 10")  # fmt: skip
+    place.undone(gtid)
+    settings(show_gipk_in_create_table_and_information_schema=1)
+    assert place.state("h", "k") == before
+
+
 def test_odd_wishes(place: Place) -> None:
     """What is not there, or not rows, is an error with an exit code."""
     place.begin(*K)
