@@ -611,7 +611,10 @@ def test_ddl_in_any_form_is_seen(place: Place, ddl: list[str], why: str) -> None
 
 
 def test_what_is_no_ddl_of_the_table(place: Place) -> None:
-    """Upkeep, another table whose name begins like it, accounts and privileges that name it."""
+    """Upkeep, another table whose name begins like it; accounts, views and routines that name it.
+
+    Defaults of its database are for tables to come; what is created if it does not exist was there.
+    """
     password = "PASSWORD('')" if place.is_mariadb else "''"
     place.begin(*K)
     before = place.state("k")
@@ -626,6 +629,12 @@ def test_what_is_no_ddl_of_the_table(place: Place) -> None:
         "REVOKE UPDATE (b) ON k FROM k@localhost",
         f"SET PASSWORD FOR k@localhost = {password}",
         "DROP USER k@localhost",
+        "ALTER DATABASE shop CHARACTER SET latin1 COLLATE latin1_german1_ci",
+        "CREATE DATABASE IF NOT EXISTS shop",
+        "CREATE TABLE IF NOT EXISTS k (id INT)",
+        "CREATE VIEW v AS SELECT * FROM k",
+        "CREATE PROCEDURE p() DELETE FROM k",
+        "CREATE TRIGGER r BEFORE UPDATE ON k FOR EACH ROW SET NEW.b = 'of a trigger'",
     )
     place.undone(gtid)
     assert place.state("k") == before
