@@ -34,6 +34,7 @@ from binlog2s3.binlog.events import (
     decode_mariadb_alter,
     query_layout,
 )
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.statements import Statement, statement_of, without_secrets, writing_of
 from binlog2s3.binlog.tables import (
     ROWS_EVENTS,
@@ -443,10 +444,11 @@ def _said(event_type: int, head: bytes, looked_most: int) -> _Said:
     return _Said(*_text(raw, looked_most), db, head[status_at:db_at])
 
 
-def statement_in(event_type: int, head: bytes) -> Statement | None:
+def statement_in(event_type: int, head: bytes, flavour: Flavour) -> Statement | None:
     """Parse a statement; `head` is the beginning of its event's body. Raises ValueError."""
     said = _said(event_type, head, STATEMENT_MOST)
-    return statement_of(said.text, said.db, cut=said.cut, writing=writing_of(said.status))
+    writing = writing_of(said.status, mysql=flavour == "mysql")
+    return statement_of(said.text, said.db, cut=said.cut, writing=writing)
 
 
 def xa_phase(event_type: int, head: bytes) -> TwoPhase | None:
