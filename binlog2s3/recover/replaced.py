@@ -52,7 +52,7 @@ def cascades_itself(facts: TargetFacts) -> bool:
 def referring(server: Server) -> list[ForeignKey] | None:
     """The foreign keys by which deleted rows change others; None if the server does not tell."""
     try:
-        return [key for key in foreign_keys(server, "mysql") if key.on_delete]
+        return [key for key in foreign_keys(server) if key.on_delete]
     except SourceError:
         return None
 
