@@ -158,6 +158,7 @@ _KEEPS_TABLES = re.compile(
     rf"(?:\s+DEFINER\s*=\s*{_NAME}(?:@{_NAME})?)?(?:\s+SQL\s+SECURITY\s+\w+)?(?:\s+AGGREGATE)?"
     r"\s+(?:VIEW|TRIGGER|PROCEDURE|FUNCTION|EVENT)"
     r"|CREATE\s+(?:DATABASE|SCHEMA|TABLE)\s+IF\s+NOT\s+EXISTS"
+    r"|(?:CREATE(?:\s+OR\s+REPLACE)?|DROP)\s+(?:/\*!40005\s+)?TEMPORARY\s+(?:\*/\s+)?TABLE"
     rf"|ALTER\s+(?:DATABASE|SCHEMA)\s+(?:{_NAME}\s+)?(?:DEFAULT\s+)?"
     r"(?:CHARACTER|CHARSET|COLLATE|COMMENT|ENCRYPTION))\b",
     re.IGNORECASE,
@@ -167,8 +168,9 @@ _KEEPS_TABLES = re.compile(
 def keeps_tables(content: Content) -> bool:
     """Whether a transaction changes no table that was there before it, by its statements.
 
-    DDL may name a database or a table, and change accounts, views, routines, triggers, events, or
-    the defaults of tables to come only. What is created if it does not exist was not there.
+    DDL may name a database or a table, and change accounts, views, routines, triggers, events,
+    temporary tables, or the defaults of tables to come only. What is created if it does not exist
+    was not there.
     """
     return (
         not content.lost
