@@ -34,6 +34,7 @@ from binlog2s3.binlog.events import (
     decode_mariadb_alter,
     query_layout,
 )
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.statements import Statement, statement_of, without_secrets, writing_of
 from binlog2s3.binlog.tables import (
     ROWS_EVENTS,
@@ -149,23 +150,33 @@ class Content:
         return found
 
 
-_OF_ACCOUNTS = re.compile(
-    r"\s*(?:GRANT|REVOKE|(?:(?:CREATE|ALTER|DROP|RENAME)(?:\s+OR\s+REPLACE)?|SET)"
-    r"\s+(?:USER|ROLE|PASSWORD))\s",
+_NAME = r"(?:`[^`]+`|'[^']*'|\"[^\"]+\"|[\w$]+)"
+_KEEPS_TABLES = re.compile(
+    r"\s*(?:GRANT|REVOKE"
+    r"|(?:(?:CREATE|ALTER|DROP|RENAME)(?:\s+OR\s+REPLACE)?|SET)\s+(?:USER|ROLE|PASSWORD)"
+    r"|(?:CREATE(?:\s+OR\s+REPLACE)?|ALTER|DROP)(?:\s+ALGORITHM\s*=\s*\w+)?"
+    rf"(?:\s+DEFINER\s*=\s*{_NAME}(?:@{_NAME})?)?(?:\s+SQL\s+SECURITY\s+\w+)?(?:\s+AGGREGATE)?"
+    r"\s+(?:VIEW|TRIGGER|PROCEDURE|FUNCTION|EVENT)"
+    r"|CREATE\s+(?:DATABASE|SCHEMA|TABLE)\s+IF\s+NOT\s+EXISTS"
+    r"|(?:CREATE(?:\s+OR\s+REPLACE)?|DROP)\s+(?:/\*!40005\s+)?TEMPORARY\s+(?:\*/\s+)?TABLE"
+    rf"|ALTER\s+(?:DATABASE|SCHEMA)\s+(?:{_NAME}\s+)?(?:DEFAULT\s+)?"
+    r"(?:CHARACTER|CHARSET|COLLATE|COMMENT|ENCRYPTION))\b",
     re.IGNORECASE,
 )
 
 
-def is_about_accounts(content: Content) -> bool:
-    """Whether a transaction changes nothing but accounts and their privileges, by its statements.
+def keeps_tables(content: Content) -> bool:
+    """Whether a transaction changes no table that was there before it, by its statements.
 
-    GRANT and the like are DDL, and may name a database or a table, but change none.
+    DDL may name a database or a table, and change accounts, views, routines, triggers, events,
+    temporary tables, or the defaults of tables to come only. What is created if it does not exist
+    was not there.
     """
     return (
         not content.lost
         and 0 < len(content.statements) < STATEMENTS_MOST
         and all(change.kind == "ddl" for change in content.changes)
-        and all(map(_OF_ACCOUNTS.match, content.statements))
+        and all(map(_KEEPS_TABLES.match, content.statements))
     )
 
 
@@ -435,10 +446,11 @@ def _said(event_type: int, head: bytes, looked_most: int) -> _Said:
     return _Said(*_text(raw, looked_most), db, head[status_at:db_at])
 
 
-def statement_in(event_type: int, head: bytes) -> Statement | None:
+def statement_in(event_type: int, head: bytes, flavour: Flavour) -> Statement | None:
     """Parse a statement; `head` is the beginning of its event's body. Raises ValueError."""
     said = _said(event_type, head, STATEMENT_MOST)
-    return statement_of(said.text, said.db, cut=said.cut, writing=writing_of(said.status))
+    writing = writing_of(said.status, mysql=flavour == "mysql")
+    return statement_of(said.text, said.db, cut=said.cut, writing=writing)
 
 
 def xa_phase(event_type: int, head: bytes) -> TwoPhase | None:

@@ -245,7 +245,7 @@ def _statements(data: Iterator[Checked]) -> Iterator[tuple[int, Statement | None
             if not is_compressed and _MENTIONS.search(body) is None:
                 continue
             try:
-                statement = statement_in(event_type, body)
+                statement = statement_in(event_type, body, form.flavour)
             except UNDECODABLE:
                 yield server_id, None
                 continue

@@ -82,17 +82,21 @@ def through(
 
 
 def walked(
-    open_stream: OpenStream, begin: Begin, *, wanted: bytes, lost: Callable[[], None]
+    open_stream: OpenStream,
+    begin: Callable[[FormatEvent], Begin],
+    *,
+    wanted: bytes,
+    lost: Callable[[], None],
 ) -> OpenStream:
-    """The same streams, of which `begin` sees the `wanted` events, as in an `EventWalk`.
+    """The same streams, of which what `begin` makes sees the `wanted` events, as in an `EventWalk`.
 
-    `lost` is called if something in a piece could not be read.
+    It gets the format event of each piece. `lost` is called if something in a piece could not be read.
     """
 
     def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
         head, form = headed(data)
         yield head
-        walk = EventWalk(form.trailer, begin, wanted=wanted)
+        walk = EventWalk(form.trailer, begin(form), wanted=wanted)
         for checked in data:
             walk.feed(checked.data)
             if walk.lost:

@@ -118,7 +118,7 @@ class PreparedBefore:
         """The same stream, in which those that end are noted. An end that is not seen is none."""
         if not self._open:
             return open_stream
-        return walked(open_stream, self._begin, wanted=_WANTED, lost=lambda: None)
+        return walked(open_stream, lambda _: self._begin, wanted=_WANTED, lost=lambda: None)
 
     def _begin(self, event_type: int, head: bytes, _: int) -> None:
         phase = xa_phase(event_type, head)

@@ -8,12 +8,20 @@ ASCII for two or three others: names, values of an ENUM, defaults and comments a
 """
 
 import re
+from functools import partial
 
 from binlog2s3.binlog.compression import Sink, mariadb_text
 from binlog2s3.binlog.content import STATEMENT_MOST, statement_in
-from binlog2s3.binlog.events import QUERIES, EventType, query_layout, status_settings
+from binlog2s3.binlog.events import (
+    QUERIES,
+    EventType,
+    FormatEvent,
+    query_layout,
+    status_settings,
+)
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.statements import UTF8, without_secrets, writing_of
-from binlog2s3.binlog.walk import payload_sink, wanted_types
+from binlog2s3.binlog.walk import Begin, payload_sink, wanted_types
 from binlog2s3.formatting import cut, one_line
 from binlog2s3.recover.extract import walked
 from binlog2s3.recover.model import OpenStream
@@ -38,7 +46,10 @@ class Recoded:
 
     def watched(self, open_stream: OpenStream) -> OpenStream:
         """The same stream. A statement that cannot be read is none."""
-        return walked(open_stream, self._begin, wanted=_WANTED, lost=lambda: None)
+        return walked(open_stream, self._of, wanted=_WANTED, lost=lambda: None)
+
+    def _of(self, form: FormatEvent) -> Begin:
+        return partial(self._begin, form.flavour)
 
     @property
     def doubt(self) -> str:
@@ -52,9 +63,10 @@ class Recoded:
             f"comments) may be others here: {self._first}"
         )
 
-    def _begin(self, event_type: int, head: bytes, _: int) -> Sink | None:
+    def _begin(self, flavour: Flavour, event_type: int, head: bytes, _: int) -> Sink | None:
         if event_type == EventType.TRANSACTION_PAYLOAD:
-            return payload_sink(head, self._begin, lambda _: None, wanted=_WANTED)
+            inside = partial(self._begin, flavour)
+            return payload_sink(head, inside, lambda _: None, wanted=_WANTED)
         status_at, db_at, text_at = query_layout(event_type, head, 0)
         status, raw = head[status_at:db_at], head[text_at:]
         if status_settings(status)[1] in _AS_WRITTEN:
@@ -63,9 +75,10 @@ class Recoded:
             raw = mariadb_text(raw, STATEMENT_MOST)
         if _LETTER.search(raw) is None:
             return None
-        statement = statement_in(event_type, head)
+        statement = statement_in(event_type, head, flavour)
         if statement is not None and statement.kind == "ddl":
             self.number += 1
-            text = without_secrets(raw.decode(errors="replace"), writing_of(status))
+            writing = writing_of(status, mysql=flavour == "mysql")
+            text = without_secrets(raw.decode(errors="replace"), writing)
             self._first = self._first or cut(one_line(text), _MOST_TEXT)
         return None

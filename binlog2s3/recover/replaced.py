@@ -52,7 +52,7 @@ def cascades_itself(facts: TargetFacts) -> bool:
 def referring(server: Server) -> list[ForeignKey] | None:
     """The foreign keys by which deleted rows change others; None if the server does not tell."""
     try:
-        return [key for key in foreign_keys(server, "mysql") if key.on_delete]
+        return [key for key in foreign_keys(server) if key.on_delete]
     except SourceError:
         return None
 
@@ -72,7 +72,7 @@ class Replaced:
 
     def watched(self, open_stream: OpenStream) -> OpenStream:
         """The same stream."""
-        return walked(open_stream, self._begin, wanted=_WANTED, lost=self._lose)
+        return walked(open_stream, lambda _: self._begin, wanted=_WANTED, lost=self._lose)
 
     def doubt(self, *asked: Collection[ForeignKey] | None) -> str:
         """Why the rows may not be the source's after this was applied; "" if nothing says so.

@@ -284,6 +284,7 @@ class _Reader:
 
     def __init__(self, format_event: FormatEvent) -> None:
         self._events = EventWalk(format_event.trailer, self._begin, wanted=_WANTED)
+        self._flavour = format_event.flavour
         self.found = ""
 
     def feed(self, data: memoryview) -> None:
@@ -298,7 +299,7 @@ class _Reader:
         zone = status_time_zone(head[status_at:db_at])
         is_compressed = event_type == EventType.QUERY_COMPRESSED
         if zone == _SYSTEM or is_compressed or _UNTOLD.search(head):
-            statement = statement_in(event_type, head)
+            statement = statement_in(event_type, head, self._flavour)
             if statement is not None and (zone == _SYSTEM or _is_untold(statement, zone)):
                 text = " ".join(without_secrets(statement.clear.text).split())
                 self.found = self.found or cut(text, _MOST_TEXT)

@@ -6,7 +6,6 @@ information_schema.referential_constraints leaves those out, without an error.
 import re
 from dataclasses import dataclass
 
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.server.connection import Server
 
 _ON_DELETE, _ON_UPDATE = 1 | 2, 4 | 8
@@ -29,7 +28,7 @@ class ForeignKey:
     def may_refer_to(self, database: str, table: str) -> bool:
         """Whether this may be the parent.
 
-        MySQL 8.0 and later show names as they are; MariaDB encodes all but letters, digits and "_".
+        MySQL 8.0 and later show names as they are; others encode all but letters, digits and "_".
         """
         if f"{database}/{table}".lower() == self.parent.lower():
             return True
@@ -40,12 +39,14 @@ class ForeignKey:
         )
 
 
-def foreign_keys(server: Server, flavour: Flavour) -> list[ForeignKey]:
-    """All of a server's. Raises SourceError; one that needs a privilege without PROCESS."""
-    table = "innodb_sys_foreign" if flavour == "mariadb" else "innodb_foreign"
+def foreign_keys(server: Server) -> list[ForeignKey]:
+    """All of a server's. Raises SourceError; one that needs a privilege without PROCESS.
+
+    MySQL before 8.0 and MariaDB, which skips this comment, have the old name of the list.
+    """
     rows = server.rows(
-        "SELECT for_name AS child, ref_name AS parent, type AS type "  # noqa: S608 - a constant
-        f"FROM information_schema.{table}"
+        "SELECT for_name AS child, ref_name AS parent, type AS type "
+        "FROM information_schema./*!80000 innodb_foreign AS */ innodb_sys_foreign"
     )
     return [
         ForeignKey(

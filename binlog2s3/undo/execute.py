@@ -52,13 +52,22 @@ _SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
 )
 _OF_FLAVOUR: dict[Flavour, str] = {
-    "mysql": "SET SESSION max_execution_time = 0",
+    "mysql": (
+        "SET SESSION max_execution_time = 0 "
+        "/*!80030 , SESSION show_gipk_in_create_table_and_information_schema = 1 */"
+    ),
     "mariadb": (
         "SET SESSION max_statement_time = 0 /*M!110602 , SESSION innodb_snapshot_isolation = 0 */"
     ),
 }
-"""No time limit; and a row that somebody changes while a statement runs is no error (1020, the
-default from MariaDB 11.6.2 on): it is read as it is once it is locked, and compared."""
+"""No time limit. A primary key that the server has generated is shown, as the binlog has it. A row
+that somebody changes while a statement runs is no error (1020, the default from MariaDB 11.6.2 on):
+it is read as it is once it is locked, and compared."""
+_UNLOGGED: dict[Flavour, str] = {
+    "mysql": "SET SESSION sql_log_bin = 0 /*!80013 , SESSION sql_require_primary_key = 0 */",
+    "mariadb": "SET SESSION sql_log_bin = 0",
+}
+"""Of the scratch tables: they have the keys of the table, which may be only unique ones."""
 _KEY_MOST = 200
 _SAFE_AGAIN = "running the same command again is safe: it refuses to undo twice"
 _LOCKERS = (
@@ -184,7 +193,7 @@ class Execution:
         What is done to them from now on is in no binlog.
         """
         self._scratch.rows(_AUTOCOMMIT)
-        self._scratch.rows("SET SESSION sql_log_bin = 0")
+        self._scratch.rows(_UNLOGGED[self._flavour])
         self._scratch.rows(f"SET SESSION lock_wait_timeout = {LOCK_WAIT}")
         rows = self._scratch.rows("SELECT GET_LOCK(%s, %s) AS it", (DATABASE, wait))
         return bool(rows[0]["it"] == 1)

@@ -369,7 +369,7 @@ class _Asking:
 
     def _of_foreign_keys(self, kinds: Collection[RowsKind]) -> Iterator[RecoveryError]:
         try:
-            keys = foreign_keys(self._server, self._flavour)
+            keys = foreign_keys(self._server)
         except SourceError as error:
             if not error.needs_privilege:
                 raise

@@ -13,7 +13,7 @@ from functools import partial
 from typing import BinaryIO, cast
 
 from binlog2s3.archive.facts import Facts
-from binlog2s3.binlog.content import ROW_KINDS, ChangeKind, is_about_accounts
+from binlog2s3.binlog.content import ROW_KINDS, ChangeKind, keeps_tables
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
@@ -261,7 +261,7 @@ class Later:
         """
         took_away = any(kind != "insert" for _, kind in self._changes.rows)
         for hit in self._later(frozenset({"ddl"}), dropped_keys=took_away):
-            if is_about_accounts(hit.content):
+            if keeps_tables(hit.content):
                 continue
             texts = "; ".join(hit.content.statements[:1]) or "; ".join(map(str, hit.match.matched))
             does = (

@@ -516,6 +516,25 @@ def test_a_servers_defaults_for_sessions_do_not_matter(
     assert place.state("k") == before
 
 
+def test_a_primary_key_that_the_server_hides_or_demands(
+    place: Place, settings: Callable[..., None]
+) -> None:
+    """MySQL: a generated one that no statement shows; a table that has only a unique key."""
+    if place.is_mariadb:
+        return
+    place.begin("SET sql_generate_invisible_primary_key = 1", "CREATE TABLE h (a INT)",
+                "SET sql_generate_invisible_primary_key = 0",
+                "CREATE TABLE k (a INT NOT NULL UNIQUE)", "INSERT INTO h VALUES (1), (1), (2)",
+                "INSERT INTO k VALUES (1), (2)")  # fmt: skip
+    before = place.state("h", "k")
+    settings(show_gipk_in_create_table_and_information_schema=0, sql_require_primary_key=1)
+    gtid = place.transaction("DELETE FROM h WHERE a = 1", "UPDATE h SET a = 7",
+                             "UPDATE k SET a = a + 10")  # fmt: skip
+    place.undone(gtid)
+    settings(show_gipk_in_create_table_and_information_schema=1)
+    assert place.state("h", "k") == before
+
+
 def test_odd_wishes(place: Place) -> None:
     """What is not there, or not rows, is an error with an exit code."""
     place.begin(*K)
@@ -592,7 +611,10 @@ def test_ddl_in_any_form_is_seen(place: Place, ddl: list[str], why: str) -> None
 
 
 def test_what_is_no_ddl_of_the_table(place: Place) -> None:
-    """Upkeep, another table whose name begins like it, accounts and privileges that name it."""
+    """Upkeep, another table whose name begins like it; accounts, views and routines that name it.
+
+    Defaults of its database are for tables to come; what is created if it does not exist was there.
+    """
     password = "PASSWORD('')" if place.is_mariadb else "''"
     place.begin(*K)
     before = place.state("k")
@@ -607,6 +629,12 @@ def test_what_is_no_ddl_of_the_table(place: Place) -> None:
         "REVOKE UPDATE (b) ON k FROM k@localhost",
         f"SET PASSWORD FOR k@localhost = {password}",
         "DROP USER k@localhost",
+        "ALTER DATABASE shop CHARACTER SET latin1 COLLATE latin1_german1_ci",
+        "CREATE DATABASE IF NOT EXISTS shop",
+        "CREATE TABLE IF NOT EXISTS k (id INT)",
+        "CREATE VIEW v AS SELECT * FROM k",
+        "CREATE PROCEDURE p() DELETE FROM k",
+        "CREATE TRIGGER r BEFORE UPDATE ON k FOR EACH ROW SET NEW.b = 'of a trigger'",
     )
     place.undone(gtid)
     assert place.state("k") == before

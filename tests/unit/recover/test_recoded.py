@@ -45,6 +45,7 @@ def seen(*events: tuple[int, bytes], packed: bool = False) -> Recoded:
         "CREATE USER 'é'@'%' IDENTIFIED WITH 'caching_sha2_password'",
         "GRANT SELECT ON `shop`.* TO 'é'@'%'",
         "CREATE TABLE `t` (`e` enum('é') DEFAULT NULL)",
+        "/*M!999999 it's */ CREATE TABLE `t` (`e` enum('é'))",
     ],
 )
 def test_what_the_server_wrote_anew(text: str, packed: bool) -> None:
