@@ -59,7 +59,7 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
-from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
+from binlog2s3.recover.one_table import OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.pending import LOOKED_BACK, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.plan import make
@@ -452,12 +452,12 @@ class _Recovery:
 
     def _only(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> OnlyTables:
         """See whether only these tables can be applied, to this target."""
-        found = Examination(self._config.tables, plan, extract.stream)
+        found = OnlyTables(self._config.tables, plan, extract.stream)
         if self._target is not None and self._facts is not None:
             found.ask(self._target.server, self._facts, _state_before(plan, snapshot))
         for refusal in found.refusals:
             self._refuse(refusal)
-        return found.found()
+        return found
 
     def _time_zones(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> TimeZones | None:
         """See whether the target's system time zone makes other values of the plan's statements."""
