@@ -72,7 +72,6 @@ class Route:
         self.tip = self.line.legs[-1].lineage
         self.flavour: Flavour = self.tip.flavour
         self.stretches = tuple(stretches(self.line, history.names))
-        self._known: dict[int, Facts] = {}
         self._repeated: dict[int, ExecutedPart | None] = {}
         self._added: list[AddedGtids] = []
         self._legs: dict[int, range] = {}
@@ -135,22 +134,16 @@ class Route:
         """Read the entries of stretches [begin, end) together."""
         wanted: dict[str, list[BinlogName]] = {}
         for number in range(begin, end):
-            if number not in self._known:
-                wanted.setdefault(self.lineage(number), []).append(self.stretches[number].name)
+            wanted.setdefault(self.lineage(number), []).append(self.stretches[number].name)
         for lineage, names in wanted.items():
             self.history.load(lineage, names)
 
     def known(self, number: int) -> Facts:
         """What is known of a stretch's binlog."""
-        if number not in self._known:
-            name = self.stretches[number].name
-            self._known[number] = self.history.known(self.lineage(number), name)
-        return self._known[number]
+        return self.history.known(self.lineage(number), self.stretches[number].name)
 
     def brief(self, number: int) -> Facts:
         """The same from a cache, perhaps without blocks; not to be used for what is applied."""
-        if number in self._known:
-            return self._known[number]
         return self.history.brief(self.lineage(number), self.stretches[number].name)
 
     def later_hint(self, number: int, at_us: int) -> int:
@@ -304,10 +297,6 @@ class Route:
             self.searched(first, WithGtids(frozenset(map(gtid_text, end.gtids())))), end
         )
         return MariadbPart({domain: Spot(first, offset) for domain, offset in upto.items()})
-
-    def forget(self, number: int) -> None:
-        """Drop what is known of a stretch from memory; it is read again when it is asked for."""
-        self._known.pop(number, None)
 
     def breaks(
         self, begin: int, end: int, *, is_brief: bool = False
