@@ -7,6 +7,7 @@ before that event's checksum is; nor the last bytes of a piece before its transa
 that the plan names.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -16,14 +17,16 @@ from binlog2s3.archive.ahead import MOST_AHEAD, MOST_THREADS, Ahead
 from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.events import FormatEvent, decode_format
+from binlog2s3.binlog.compression import Sink
+from binlog2s3.binlog.events import EventType, FormatEvent, decode_format
 from binlog2s3.binlog.gtid import Gathering, GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
-from binlog2s3.binlog.walk import Begin, EventWalk
+from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
 from binlog2s3.recover.model import Checked, OpenStream, PieceStream, PlanPiece
 
+_PAYLOAD = wanted_types(EventType.TRANSACTION_PAYLOAD)
 _HINT = "the bucket has changed since the plan was made, or the plan is wrong: make it again"
 
 
@@ -81,13 +84,40 @@ def through(
     return opened
 
 
-def walked(
-    open_stream: OpenStream, begin: Begin, *, wanted: bytes, lost: Callable[[], None]
-) -> OpenStream:
-    """The same streams, of which `begin` sees the `wanted` events, as in an `EventWalk`.
+class Watcher(ABC):
+    """Sees the events of the types `wanted` on their way to the target."""
 
-    `lost` is called if something in a piece could not be read.
+    wanted: bytes
+
+    @abstractmethod
+    def see(self, event_type: int, head: bytes, size: int, /) -> None:
+        """Take the beginning of an event's body, which has `size` bytes. May raise UNDECODABLE."""
+
+    def lose(self) -> None:  # noqa: B027 - most take what cannot be read for none of theirs
+        """Note that something could not be read."""
+
+
+def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:
+    """The same streams, in which each watcher sees the events that it wants.
+
+    Those in compressed transactions, too. All is decompressed and split once.
     """
+    wanted = bytes(map(max, _PAYLOAD, *(one.wanted for one in watchers)))
+
+    def read(whole: bool) -> None:
+        for one in () if whole else watchers:
+            one.lose()
+
+    def begin(event_type: int, head: bytes, size: int) -> Sink | None:
+        if event_type == EventType.TRANSACTION_PAYLOAD:
+            return payload_sink(head, begin, read, wanted=wanted)
+        for one in watchers:
+            if one.wanted[event_type]:
+                try:
+                    one.see(event_type, head, size)
+                except UNDECODABLE:
+                    one.lose()
+        return None
 
     def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
         head, form = headed(data)
@@ -95,13 +125,11 @@ def walked(
         walk = EventWalk(form.trailer, begin, wanted=wanted)
         for checked in data:
             walk.feed(checked.data)
-            if walk.lost:
-                lost()
+            read(not walk.lost)
             yield checked
-        if not walk.is_whole:
-            lost()
+        read(walk.is_whole)
 
-    return through(open_stream, passed_on)
+    return through(open_stream, passed_on) if watchers else open_stream
 
 
 class _PieceReader:

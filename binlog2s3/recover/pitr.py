@@ -40,7 +40,7 @@ from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
-from binlog2s3.recover.extract import Extract
+from binlog2s3.recover.extract import Extract, Watcher, walked
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import (
     Base,
@@ -623,7 +623,7 @@ class _Recovery:
             opened = watched(opened, only.check)
         if ready.zones is not None:
             opened = ready.zones.watched(opened)
-        opened = self._doubted(self._prepared_before.watched(opened))
+        opened = walked(opened, [self._prepared_before, *self._watchers])
         work = Work(
             plan=ready.plan,
             open_stream=opened,
@@ -641,12 +641,12 @@ class _Recovery:
                 )
             raise
 
-    def _doubted(self, opened: OpenStream) -> OpenStream:
-        """The same stream, of which is noted what the target may make other rows or names of."""
-        opened = self._recoded.watched(opened)
+    @property
+    def _watchers(self) -> list[Watcher]:
+        """What notes of what the target may make other rows or names."""
         if self._facts is not None and cascades_itself(self._facts):
-            opened = self._replaced.watched(opened)
-        return opened
+            return [self._recoded, self._replaced]
+        return [self._recoded]
 
     def _look_back(self, standing: Standing, ready: _Ready) -> str:
         """Read once more what an interrupted run has applied: what it noted died with it.
@@ -656,7 +656,7 @@ class _Recovery:
         if not standing.was_interrupted():
             return ""
         plan, only = ready.plan, ready.about.only
-        opened = self._doubted(ready.extract.stream)
+        opened = walked(ready.extract.stream, self._watchers)
         if only is not None:
             opened = watched(opened, only.check)
         try:
