@@ -26,7 +26,6 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
-from binlog2s3.recover.one_table import OnlyTables
 from binlog2s3.recover.view import About, Result, commits_empty, estimate_seconds
 
 _GOALS = {
@@ -111,6 +110,14 @@ class PrintedReachable(Printed):
     gtids: AsText | None
 
 
+class PrintedOnly(Printed):
+    """That only some tables are applied."""
+
+    tables: tuple[str, ...]
+    looked: bool
+    unsafe: tuple[str, ...]
+
+
 class PrintedPlan(Printed):
     source: str = of("about.source")
     archive: str = of("about.archive")
@@ -130,7 +137,7 @@ class PrintedPlan(Printed):
     gtids_skipped: Annotated[str, _skipped] | None = of("plan")
     gtids_holes: TextOrNull = of("plan.holes")
     skipped_committed_empty: bool
-    only_tables: OnlyTables | None = of("about.only")
+    only_tables: PrintedOnly | None = of("about.only")
     commit_times: CommitTimes = of("plan.commit_exact")
     kept: tuple[PrintedShown, ...] = of("plan.kept")
     left_out: tuple[PrintedShown, ...] = of("plan.left_out")

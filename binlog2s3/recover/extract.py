@@ -7,6 +7,7 @@ before that event's checksum is; nor the last bytes of a piece before its transa
 that the plan names.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -16,14 +17,16 @@ from binlog2s3.archive.ahead import MOST_AHEAD, MOST_THREADS, Ahead
 from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.events import FormatEvent, decode_format
-from binlog2s3.binlog.gtid import Gathering, GtidSet, mariadb_gtid
+from binlog2s3.binlog.compression import Sink
+from binlog2s3.binlog.events import EventType, FormatEvent, decode_format
+from binlog2s3.binlog.gtid import Flavour, Gathering, GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
-from binlog2s3.binlog.walk import Begin, EventWalk
+from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
 from binlog2s3.recover.model import Checked, OpenStream, PieceStream, PlanPiece
 
+_PAYLOAD = wanted_types(EventType.TRANSACTION_PAYLOAD)
 _HINT = "the bucket has changed since the plan was made, or the plan is wrong: make it again"
 
 
@@ -81,31 +84,55 @@ def through(
     return opened
 
 
-def walked(
-    open_stream: OpenStream,
-    begin: Callable[[FormatEvent], Begin],
-    *,
-    wanted: bytes,
-    lost: Callable[[], None],
-) -> OpenStream:
-    """The same streams, of which what `begin` makes sees the `wanted` events, as in an `EventWalk`.
+class Watcher(ABC):
+    """Sees the events of the types `wanted` on their way to the target."""
 
-    It gets the format event of each piece. `lost` is called if something in a piece could not be read.
+    wanted: bytes
+
+    @abstractmethod
+    def see(self, event_type: int, head: bytes, size: int, flavour: Flavour, /) -> None:
+        """Take the beginning of an event's body, which has `size` bytes. May raise UNDECODABLE.
+
+        `flavour`: of the server that wrote it.
+        """
+
+    def lose(self) -> None:  # noqa: B027 - most take what cannot be read for none of theirs
+        """Note that something could not be read."""
+
+
+def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:
+    """The same streams, in which each watcher sees the events that it wants.
+
+    Those in compressed transactions, too. All is decompressed and split once.
     """
+    wanted = bytes(map(max, _PAYLOAD, *(one.wanted for one in watchers)))
+
+    def read(whole: bool) -> None:
+        for one in () if whole else watchers:
+            one.lose()
+
+    def begin(flavour: Flavour, event_type: int, head: bytes, size: int) -> Sink | None:
+        if event_type == EventType.TRANSACTION_PAYLOAD:
+            return payload_sink(head, partial(begin, flavour), read, wanted=wanted)
+        for one in watchers:
+            if one.wanted[event_type]:
+                try:
+                    one.see(event_type, head, size, flavour)
+                except UNDECODABLE:
+                    one.lose()
+        return None
 
     def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
         head, form = headed(data)
         yield head
-        walk = EventWalk(form.trailer, begin(form), wanted=wanted)
+        walk = EventWalk(form.trailer, partial(begin, form.flavour), wanted=wanted)
         for checked in data:
             walk.feed(checked.data)
-            if walk.lost:
-                lost()
+            read(not walk.lost)
             yield checked
-        if not walk.is_whole:
-            lost()
+        read(walk.is_whole)
 
-    return through(open_stream, passed_on)
+    return through(open_stream, passed_on) if watchers else open_stream
 
 
 class _PieceReader:

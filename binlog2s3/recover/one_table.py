@@ -37,31 +37,6 @@ Tables = Sequence[tuple[str, str]]
 """Pairs of database and table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlyTables:
-    """That only these tables are applied. `looked`: all of the plan's binlogs were looked at.
-
-    `unsafe`: what may make the tables differ from the source's, in words. `check` is what was found
-    in the binlogs; it learns more while those that were not looked at are applied.
-    """
-
-    tables: tuple[str, ...]
-    looked: bool
-    check: "StatementCheck"
-    unsafe: tuple[str, ...] = ()
-
-    @property
-    def doubt(self) -> str:
-        """Why the tables may differ from the source's after the apply; "" if nothing says so."""
-        check = self.check
-        if not (check.statements.count or check.elsewhere or check.unclear):
-            return ""
-        return (
-            "statements in statement format were filtered: what they wrote to these tables through "
-            "views, triggers and functions, or read from others, may be missing"
-        )
-
-
 def texts_of(tables: Tables) -> tuple[str, ...]:
     """The tables as text, in order and each once."""
     return tuple(sorted({table_name(*one) for one in tables}))
@@ -257,27 +232,47 @@ def _refused(check: StatementCheck, data: Iterator[Checked]) -> Iterator[Checked
         yield checked
 
 
-class Examination:
-    """What a recovery of only these tables meets: `refusals`, and what is `unsafe`, in words."""
+class OnlyTables:
+    """That a plan is applied to only these tables: `refusals`, and what that cannot do safely.
+
+    `tables`: their names as text. `looked`: all of the plan's binlogs were looked at. `check` is
+    what was found in the binlogs; it learns more while those that were not looked at are applied.
+    """
 
     def __init__(self, tables: Tables, plan: Plan, open_stream: OpenStream) -> None:
-        self._tables = tables
-        self._texts = texts_of(tables)
+        self._pairs = tables
+        self.tables = texts_of(tables)
         self._plan = plan
-        self._check = StatementCheck(tables)
-        self._is_looked = plan.size <= LOOKED_AT_MOST
+        self.check = StatementCheck(tables)
+        self.looked = plan.size <= LOOKED_AT_MOST
         self.refusals: list[RecoveryError] = []
         self._unsafe: list[str] = []
-        if self._is_looked:
+        if self.looked:
             with closing(open_stream(plan.pieces)) as stream:
                 for _, data in stream:
-                    for _ in self._check.through(data):
+                    for _ in self.check.through(data):
                         pass
         self._tell()
 
+    @property
+    def unsafe(self) -> tuple[str, ...]:
+        """What may make the tables differ from the source's, in words."""
+        return tuple(dict.fromkeys(self._unsafe))
+
+    @property
+    def doubt(self) -> str:
+        """Why the tables may differ from the source's after the apply; "" if nothing says so."""
+        check = self.check
+        if not (check.statements.count or check.elsewhere or check.unclear):
+            return ""
+        return (
+            "statements in statement format were filtered: what they wrote to these tables through "
+            "views, triggers and functions, or read from others, may be missing"
+        )
+
     def _tell(self) -> None:
-        check = self._check
-        if not self._is_looked:
+        check = self.check
+        if not self.looked:
             self._unsafe.append(
                 f"the {size_text(self._plan.size)} of binlogs were not looked at for statements "
                 "and RENAMEs; a RENAME of these tables to or from another one stops the apply"
@@ -298,7 +293,7 @@ class Examination:
             )
         if check.unclear:
             self._unsafe.append(f"{check.unclear} binlogs or statements could not be read fully")
-        for text in self._texts if self._is_looked and self._plan.pieces else ():
+        for text in self.tables if self.looked and self._plan.pieces else ():
             if text not in check.touched:
                 changes = "names" if check.elsewhere or check.unclear else "changes"
                 self._unsafe.append(f"nothing in these binlogs {changes} {text}")
@@ -373,7 +368,7 @@ class Examination:
 
     def _ask_tables(self, server: Server, facts: TargetFacts) -> None:
         folds = str(server.rows("SELECT @@lower_case_table_names AS it")[0]["it"]) != "0"
-        for database, name in self._tables:
+        for database, name in self._pairs:
             rows = server.rows(
                 "SELECT table_schema AS db, table_name AS name FROM information_schema.tables "
                 "WHERE table_schema = %s AND table_name = %s",
@@ -390,7 +385,7 @@ class Examination:
             found = {table_name(str(row["db"]), str(row["name"])) for row in rows}
             if text in (_folded(found) if folds else found):
                 continue
-            if self._is_looked and text not in self._check.touched:
+            if self.looked and text not in self.check.touched:
                 self.refusals.append(
                     RecoveryError(
                         f"the target, {facts.address}, does not show a table {text}, and nothing "
@@ -407,7 +402,7 @@ class Examination:
 
     def _ask_merges(self, server: Server, facts: TargetFacts) -> None:
         """Refuse MERGE tables over these: rows are logged under the name that a statement gave."""
-        ours, missing = _folded(set(self._texts)), dict[str, None]()
+        ours, missing = _folded(set(self.tables)), dict[str, None]()
         for row in server.rows(
             "SELECT table_schema AS db, table_name AS name FROM information_schema.tables "
             "WHERE engine = %s ORDER BY 1, 2",
@@ -466,7 +461,7 @@ class Examination:
                 "FROM information_schema.referential_constraints"
             )
         ]
-        ours = _folded(set(self._texts))
+        ours = _folded(set(self.tables))
         missing: list[str] = []
         there = set(ours)
         while more := {
@@ -495,15 +490,6 @@ class Examination:
                     f"{key.child}, which is left out, refers to {key.parent}: its rows stay as in "
                     "the base backup, and may stop a DELETE or be deleted by it"
                 )
-
-    def found(self) -> OnlyTables:
-        """What to show with the plan."""
-        return OnlyTables(
-            tables=self._texts,
-            looked=self._is_looked,
-            check=self._check,
-            unsafe=tuple(dict.fromkeys(self._unsafe)),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

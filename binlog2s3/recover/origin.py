@@ -33,7 +33,7 @@ from binlog2s3.formatting import count_text, gtids_text, moment_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, BucketHistory, Start
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
-from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids, gtids_at
+from binlog2s3.recover.route import Route, RouteExecuted, gtids_at
 from binlog2s3.server.omissions import gtids_that_came_in
 
 
@@ -256,22 +256,22 @@ def _engine_commits(
     return count
 
 
-def standing(search: Search, gtids: RouteGtids, have: Gtids) -> RouteExecuted:
+def standing(search: Search, have: Gtids) -> RouteExecuted:
     """What a target with these GTIDs has of the route.
 
     Of MariaDB, the file and position of its base backup decide if the route has them: a GTID may
     have been used twice. The GTIDs must be those executed there. Raises RecoveryError.
     """
     try:
-        found = _at_its_place(search, gtids, have) if isinstance(have, MariadbGtidList) else None
-        return found or gtids.executed(have)
+        found = _at_its_place(search, have) if isinstance(have, MariadbGtidList) else None
+        return found or search.route.executed(have)
     except NoPlaceError as error:
         raise search.refused(
             str(error), f"{WHERE_IT_ENDS}; or restore another base backup"
         ) from None
 
 
-def _at_its_place(search: Search, gtids: RouteGtids, have: MariadbGtidList) -> RouteExecuted | None:
+def _at_its_place(search: Search, have: MariadbGtidList) -> RouteExecuted | None:
     """The same by the place that the base backup names; None if the route does not have it.
 
     A place where no transaction ends is that of another server, such as a replica.
@@ -288,9 +288,9 @@ def _at_its_place(search: Search, gtids: RouteGtids, have: MariadbGtidList) -> R
             continue
         if not route.history.is_boundary(lineage, name, offset):
             continue
-        if (found := gtids.executed_at(have, Spot(number, offset))) is not None:
+        if (found := route.executed_at(have, Spot(number, offset))) is not None:
             return found
-        there = gtids.at(number, offset)
+        there = route.gtids_at(number, offset)
         other = f"{name}:{offset} of {lineage} is behind {there or 'no GTIDs'}"
     if other:
         raise search.refused(

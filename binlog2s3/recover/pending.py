@@ -9,18 +9,17 @@ from dataclasses import dataclass
 
 from binlog2s3.binlog.content import AlterName, Content, TwoPhase, Xid, xa_phase
 from binlog2s3.binlog.events import QUERIES, EventType
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.walk import wanted_types
 from binlog2s3.formatting import some
-from binlog2s3.recover.extract import walked
-from binlog2s3.recover.model import OpenStream, Plan, PlanPiece, Shown
+from binlog2s3.recover.extract import Watcher
+from binlog2s3.recover.model import Plan, PlanPiece, Shown
 
 LOOKED_BACK = 16 << 20
 """So many bytes before the goal are looked at, and so many before the plan begins."""
 _MOST = 20
-_WANTED = wanted_types(*QUERIES, EventType.XA_PREPARE)
 
 PhasesOf = Callable[[str, BinlogName, int, int], Iterator[tuple[Transaction, TwoPhase]]]
 """The phases in a range of a binlog of a lineage, each with its transaction."""
@@ -102,7 +101,7 @@ def piece_before(plan: Plan, *, most: int = LOOKED_BACK) -> PlanPiece:
     )
 
 
-class PreparedBefore:
+class PreparedBefore(Watcher):
     """XA transactions that were prepared before a plan: a base backup may not have them.
 
     A dump has the GTID of an XA PREPARE, and not its rows. One that ends in the plan is no loss:
@@ -110,18 +109,15 @@ class PreparedBefore:
     could not be looked at; "" if it was.
     """
 
+    wanted = wanted_types(*QUERIES, EventType.XA_PREPARE)
+
     def __init__(self, names: Collection[Xid] = (), *, unread: str = "") -> None:
         self._open = dict.fromkeys(names)
         self._unread = unread
 
-    def watched(self, open_stream: OpenStream) -> OpenStream:
-        """The same stream, in which those that end are noted. An end that is not seen is none."""
-        if not self._open:
-            return open_stream
-        return walked(open_stream, lambda _: self._begin, wanted=_WANTED, lost=lambda: None)
-
-    def _begin(self, event_type: int, head: bytes, _: int) -> None:
-        phase = xa_phase(event_type, head)
+    def see(self, event_type: int, head: bytes, _: int, __: Flavour, /) -> None:
+        """See `Watcher`. An end that is not seen is none."""
+        phase = xa_phase(event_type, head) if self._open else None
         if phase is not None and isinstance(phase.name, Xid):
             self._open.pop(phase.name, None)
 

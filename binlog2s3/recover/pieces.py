@@ -16,7 +16,6 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import BinlogPosition, PlanPiece
-from binlog2s3.recover.route import RouteGtids
 
 WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-position"
 
@@ -28,9 +27,8 @@ class PieceBuilder:
     operator leaves out.
     """
 
-    def __init__(self, search: Search, gtids: RouteGtids, skip: "Skip") -> None:
+    def __init__(self, search: Search, skip: "Skip") -> None:
         self._search = search
-        self._gtids = gtids
         self._route = search.route
         self._request = search.request
         self._flavour = search.route.flavour
@@ -79,7 +77,7 @@ class PieceBuilder:
         if self._have is not None:
             yield self._have
         if self._flavour == "mysql":
-            before = self._gtids.at(*start) if number > start.number else None
+            before = self._route.gtids_at(*start) if number > start.number else None
             for gtids in (self.applied, before):
                 if isinstance(gtids, GtidSet) and gtids:
                     yield MysqlPart(gtids)

@@ -40,7 +40,7 @@ from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
-from binlog2s3.recover.extract import Extract
+from binlog2s3.recover.extract import Extract, Watcher, walked
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import (
     Base,
@@ -59,7 +59,7 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
-from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
+from binlog2s3.recover.one_table import OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.pending import LOOKED_BACK, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.plan import make
@@ -452,12 +452,12 @@ class _Recovery:
 
     def _only(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> OnlyTables:
         """See whether only these tables can be applied, to this target."""
-        found = Examination(self._config.tables, plan, extract.stream)
+        found = OnlyTables(self._config.tables, plan, extract.stream)
         if self._target is not None and self._facts is not None:
             found.ask(self._target.server, self._facts, _state_before(plan, snapshot))
         for refusal in found.refusals:
             self._refuse(refusal)
-        return found.found()
+        return found
 
     def _time_zones(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> TimeZones | None:
         """See whether the target's system time zone makes other values of the plan's statements."""
@@ -623,7 +623,7 @@ class _Recovery:
             opened = watched(opened, only.check)
         if ready.zones is not None:
             opened = ready.zones.watched(opened)
-        opened = self._doubted(self._prepared_before.watched(opened))
+        opened = walked(opened, [self._prepared_before, *self._watchers])
         work = Work(
             plan=ready.plan,
             open_stream=opened,
@@ -641,12 +641,12 @@ class _Recovery:
                 )
             raise
 
-    def _doubted(self, opened: OpenStream) -> OpenStream:
-        """The same stream, of which is noted what the target may make other rows or names of."""
-        opened = self._recoded.watched(opened)
+    @property
+    def _watchers(self) -> list[Watcher]:
+        """What notes of what the target may make other rows or names."""
         if self._facts is not None and cascades_itself(self._facts):
-            opened = self._replaced.watched(opened)
-        return opened
+            return [self._recoded, self._replaced]
+        return [self._recoded]
 
     def _look_back(self, standing: Standing, ready: _Ready) -> str:
         """Read once more what an interrupted run has applied: what it noted died with it.
@@ -656,7 +656,7 @@ class _Recovery:
         if not standing.was_interrupted():
             return ""
         plan, only = ready.plan, ready.about.only
-        opened = self._doubted(ready.extract.stream)
+        opened = walked(ready.extract.stream, self._watchers)
         if only is not None:
             opened = watched(opened, only.check)
         try:

@@ -34,7 +34,7 @@ from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Requ
 from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import Holes, holes
-from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
+from binlog2s3.recover.route import Route, RouteExecuted
 from binlog2s3.server.omissions import IGNORES, gtids_that_came_in
 
 _SHOWN = 3
@@ -80,7 +80,6 @@ class _Planner:
     def __init__(self, request: Request, route: Route) -> None:
         self._request = request
         self._route = route
-        self._gtids = RouteGtids(route)
         self._search = Search(route, request)
         self._origin = Origin(self._search)
         self._flavour = route.flavour
@@ -94,7 +93,7 @@ class _Planner:
         self._stands: RouteExecuted | None = None
         self._skip = Skip(request.skip, self._flavour)
         self._allowed = ExactGtids.parse(request.holes, self._flavour, "--allow-holes")
-        self._pieces = PieceBuilder(self._search, self._gtids, self._skip)
+        self._pieces = PieceBuilder(self._search, self._skip)
         self._warnings = self._search.warnings
 
     def plan(self) -> Plan:
@@ -111,7 +110,7 @@ class _Planner:
         self._check_end(stop)
         lacks = self._say_what_is_left_out(first, stop)
         before_stop = self._before_stop(first, stop)
-        everything = self._gtids.from_stretch(first) if before_stop is not None else None
+        everything = self._route.gtids_from(first) if before_stop is not None else None
         if stop < start and (self._have is None or self._request.start.place is not None):
             raise self._search.refused(
                 f"{route.place(stop.number, stop.offset)} lies before "
@@ -155,7 +154,7 @@ class _Planner:
     def _start(self) -> Spot:
         given, route = self._request.start.place, self._route
         if self._have is not None:
-            self._stands = standing(self._search, self._gtids, self._have)
+            self._stands = standing(self._search, self._have)
         if given is not None:
             wanted = self._request.start
             return self._search.place(*given, wanted.lineage, wanted.server)
@@ -244,7 +243,7 @@ class _Planner:
         if isinstance(self._request.goal, Latest) or is_open:
             came_in |= gtids_that_came_in(now)
         self._warnings += [*found.texts(now), *self._search.branches.forgotten(first, stop.number)]
-        everything = self._gtids.from_stretch(first) if came_in else None
+        everything = self._route.gtids_from(first) if came_in else None
         if self._have is None or everything is None:
             return ""
         return beyond(came_in, either(self._have, everything))
@@ -255,7 +254,7 @@ class _Planner:
         """See that the target has nothing that is not of this history."""
         if self._have is None:
             return
-        everything = self._gtids.from_stretch(start.number)
+        everything = self._route.gtids_from(start.number)
         places = self._stands.places if self._stands is not None else None
         if everything is not None:
             apart = outside(self._route, start.number)
@@ -313,7 +312,7 @@ class _Planner:
             return
         if have is None or isinstance(have, MariadbGtidList):
             return
-        before = self._gtids.at(*start)
+        before = self._route.gtids_at(*start)
         if before is None:
             return
         missing = beyond(before, have)
@@ -391,7 +390,7 @@ class _Planner:
             return None
         found = either(before, empty(self._flavour))
         for number in range(first, stop.number):
-            found = either(found, self._gtids.added(number))
+            found = either(found, self._route.adds(number))
         return found
 
     def _check_past(
@@ -418,9 +417,9 @@ class _Planner:
     def _added_before(self, stop: Spot) -> Gtids:
         """The GTIDs that the binlog of the stop adds before it."""
         if stop.offset >= self._route.end(stop.number):
-            return self._gtids.added(stop.number)
+            return self._route.adds(stop.number)
         found = self._pieces.gtids_read(stop)
-        return self._gtids.added_before(stop.number, stop.offset) if found is None else found
+        return self._route.adds_before(stop.number, stop.offset) if found is None else found
 
     def _check_skipped(self, *, is_done: bool) -> None:
         """Refuse a --skip-gtid that has no effect.

@@ -27,7 +27,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.origin import refuse_other_place
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.route import Route, RouteGtids, history_flavour
+from binlog2s3.recover.route import Route, history_flavour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +120,11 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
             and start.place.binlog.prefix == name.prefix
             and start.place > (name, end)
         )
-    gtids = RouteGtids(route)
     try:
-        stands = gtids.executed(start.gtids)
+        stands = route.executed(start.gtids)
     except NoPlaceError:
         return False
-    everything = gtids.from_stretch(stands.start) if stands.start is not None else None
+    everything = route.gtids_from(stands.start) if stands.start is not None else None
     if everything is None:
         return False
     if stands.places is not None and not stands.places.extra:

@@ -8,48 +8,39 @@ ASCII for two or three others: names, values of an ENUM, defaults and comments a
 """
 
 import re
-from functools import partial
 
-from binlog2s3.binlog.compression import Sink, mariadb_text
+from binlog2s3.binlog.compression import mariadb_text
 from binlog2s3.binlog.content import STATEMENT_MOST, statement_in
 from binlog2s3.binlog.events import (
     QUERIES,
     EventType,
-    FormatEvent,
     query_layout,
     status_settings,
 )
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.statements import UTF8, without_secrets, writing_of
-from binlog2s3.binlog.walk import Begin, payload_sink, wanted_types
+from binlog2s3.binlog.walk import wanted_types
 from binlog2s3.formatting import cut, one_line
-from binlog2s3.recover.extract import walked
-from binlog2s3.recover.model import OpenStream
+from binlog2s3.recover.extract import Watcher
 
-_WANTED = wanted_types(*QUERIES, EventType.TRANSACTION_PAYLOAD)
 _BINARY = 63
 _AS_WRITTEN = UTF8 | {_BINARY, None}
 _LETTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _MOST_TEXT = 120
 
 
-class Recoded:
+class Recoded(Watcher):
     """The statements that define something with such letters, in a stream of events.
 
     A session that sends UTF-8 in another charset by itself is not told from it: its names are the
     source's.
     """
 
+    wanted = wanted_types(*QUERIES)
+
     def __init__(self) -> None:
         self.number = 0
         self._first = ""
-
-    def watched(self, open_stream: OpenStream) -> OpenStream:
-        """The same stream. A statement that cannot be read is none."""
-        return walked(open_stream, self._of, wanted=_WANTED, lost=lambda: None)
-
-    def _of(self, form: FormatEvent) -> Begin:
-        return partial(self._begin, form.flavour)
 
     @property
     def doubt(self) -> str:
@@ -63,22 +54,19 @@ class Recoded:
             f"comments) may be others here: {self._first}"
         )
 
-    def _begin(self, flavour: Flavour, event_type: int, head: bytes, _: int) -> Sink | None:
-        if event_type == EventType.TRANSACTION_PAYLOAD:
-            inside = partial(self._begin, flavour)
-            return payload_sink(head, inside, lambda _: None, wanted=_WANTED)
+    def see(self, event_type: int, head: bytes, _: int, flavour: Flavour, /) -> None:
+        """See `Watcher`."""
         status_at, db_at, text_at = query_layout(event_type, head, 0)
         status, raw = head[status_at:db_at], head[text_at:]
         if status_settings(status)[1] in _AS_WRITTEN:
-            return None
+            return
         if event_type == EventType.QUERY_COMPRESSED:
             raw = mariadb_text(raw, STATEMENT_MOST)
         if _LETTER.search(raw) is None:
-            return None
+            return
         statement = statement_in(event_type, head, flavour)
         if statement is not None and statement.kind == "ddl":
             self.number += 1
             writing = writing_of(status, mysql=flavour == "mysql")
             text = without_secrets(raw.decode(errors="replace"), writing)
             self._first = self._first or cut(one_line(text), _MOST_TEXT)
-        return None

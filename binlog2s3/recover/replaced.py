@@ -9,14 +9,13 @@ deleted or set to NULL, with the same GTIDs.
 import re
 from collections.abc import Collection
 
-from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.events import QUERIES, EventType
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.tables import decode_map, table_id, table_name
-from binlog2s3.binlog.walk import UNDECODABLE, payload_sink, wanted_types
+from binlog2s3.binlog.walk import UNDECODABLE, wanted_types
 from binlog2s3.errors import SourceError
 from binlog2s3.formatting import some
-from binlog2s3.recover.extract import walked
-from binlog2s3.recover.model import OpenStream
+from binlog2s3.recover.extract import Watcher
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from binlog2s3.server.foreign_keys import ForeignKey, foreign_keys
@@ -28,9 +27,6 @@ _FLAGS_AT = 6
 _DELETES = frozenset({EventType.DELETE_ROWS_V1, EventType.DELETE_ROWS})
 _WRITES = frozenset({EventType.WRITE_ROWS_V1, EventType.WRITE_ROWS})
 _UPDATES = (EventType.UPDATE_ROWS_V1, EventType.UPDATE_ROWS, EventType.PARTIAL_UPDATE_ROWS)
-_WANTED = wanted_types(
-    EventType.TABLE_MAP, *_DELETES, *_WRITES, *_UPDATES, *QUERIES, EventType.TRANSACTION_PAYLOAD
-)
 _MOST = 1000
 _WHY = (
     "MySQL 9.6 and later may keep the rows that refer to a replaced one, and a server that applies "
@@ -57,11 +53,13 @@ def referring(server: Server) -> list[ForeignKey] | None:
         return None
 
 
-class Replaced:
+class Replaced(Watcher):
     """The tables of which rows were replaced in a stream of events.
 
     `tables`: pairs of database and table, at most 1000.
     """
+
+    wanted = wanted_types(EventType.TABLE_MAP, *_DELETES, *_WRITES, *_UPDATES, *QUERIES)
 
     def __init__(self) -> None:
         self.tables = set[tuple[str, str]]()
@@ -69,10 +67,6 @@ class Replaced:
         self._makes_keys = self._moves = False
         self._maps = dict[int, bytes]()
         self._deleted = set[int]()
-
-    def watched(self, open_stream: OpenStream) -> OpenStream:
-        """The same stream."""
-        return walked(open_stream, lambda _: self._begin, wanted=_WANTED, lost=self._lose)
 
     def doubt(self, *asked: Collection[ForeignKey] | None) -> str:
         """Why the rows may not be the source's after this was applied; "" if nothing says so.
@@ -104,20 +98,20 @@ class Replaced:
             f"rows of {names} were replaced (REPLACE, LOAD DATA ... REPLACE), and {refer}: {_WHY}"
         )
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
+        """See `Watcher`."""
         self._is_all = False
 
-    def _begin(self, event_type: int, head: bytes, size: int) -> Sink | None:
+    def see(self, event_type: int, head: bytes, size: int, _: Flavour, /) -> None:
+        """See `Watcher`."""
         if event_type == EventType.TABLE_MAP:
             self._maps[table_id(head)] = head
-            return None
-        if event_type == EventType.TRANSACTION_PAYLOAD:
-            return payload_sink(head, self._begin, self._take_end, wanted=_WANTED)
+            return
         if event_type in QUERIES:
             is_cut = size > len(head)
             self._makes_keys |= is_cut or _MAKES.search(head) is not None
             self._moves |= is_cut or _MOVES.search(head) is not None
-            return None
+            return
         number, flags = table_id(head), head[_FLAGS_AT]
         if event_type in _DELETES and flags & _SQL_FOREIGN_KEY:
             self._deleted.add(number)
@@ -126,10 +120,6 @@ class Replaced:
         if flags & _STATEMENT_END:
             self._deleted.clear()
             self._maps.clear()
-        return None
-
-    def _take_end(self, whole: bool) -> None:
-        self._is_all &= whole
 
     def _replace(self, number: int) -> None:
         raw = self._maps.get(number)
@@ -138,9 +128,9 @@ class Replaced:
         except UNDECODABLE:
             body = None
         if body is None:
-            self._lose()
+            self.lose()
             return
         self.tables.add((body.database, body.table))
         if len(self.tables) > _MOST:
             self.tables.remove((body.database, body.table))
-            self._lose()
+            self.lose()

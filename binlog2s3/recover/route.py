@@ -72,7 +72,6 @@ class Route:
         self.tip = self.line.legs[-1].lineage
         self.flavour: Flavour = self.tip.flavour
         self.stretches = tuple(stretches(self.line, history.names))
-        self._known: dict[int, Facts] = {}
         self._repeated: dict[int, ExecutedPart | None] = {}
         self._added: list[AddedGtids] = []
         self._legs: dict[int, range] = {}
@@ -135,22 +134,16 @@ class Route:
         """Read the entries of stretches [begin, end) together."""
         wanted: dict[str, list[BinlogName]] = {}
         for number in range(begin, end):
-            if number not in self._known:
-                wanted.setdefault(self.lineage(number), []).append(self.stretches[number].name)
+            wanted.setdefault(self.lineage(number), []).append(self.stretches[number].name)
         for lineage, names in wanted.items():
             self.history.load(lineage, names)
 
     def known(self, number: int) -> Facts:
         """What is known of a stretch's binlog."""
-        if number not in self._known:
-            name = self.stretches[number].name
-            self._known[number] = self.history.known(self.lineage(number), name)
-        return self._known[number]
+        return self.history.known(self.lineage(number), self.stretches[number].name)
 
     def brief(self, number: int) -> Facts:
         """The same from a cache, perhaps without blocks; not to be used for what is applied."""
-        if number in self._known:
-            return self._known[number]
         return self.history.brief(self.lineage(number), self.stretches[number].name)
 
     def later_hint(self, number: int, at_us: int) -> int:
@@ -305,10 +298,6 @@ class Route:
         )
         return MariadbPart({domain: Spot(first, offset) for domain, offset in upto.items()})
 
-    def forget(self, number: int) -> None:
-        """Drop what is known of a stretch from memory; it is read again when it is asked for."""
-        self._known.pop(number, None)
-
     def breaks(
         self, begin: int, end: int, *, is_brief: bool = False
     ) -> Iterator[tuple[int, str, str]]:
@@ -345,6 +334,110 @@ class Route:
         if one.rotated and other.started is None:  # a page of an older version
             other = self.known(number)
         return is_unlogged_between(rotated=one.rotated, started=other.started)
+
+    # Its GTIDs, and where a GTID set ends
+
+    def adds(self, number: int) -> Gtids:
+        """The GTIDs that a stretch adds. Some of them may have been executed before it."""
+        cut = self.leg(number).cut
+        if not self.is_cut(number):
+            return self.brief(number).gtids_added
+        if cut is not None and cut.gtid_set:
+            return parse(cut.gtid_set, self.flavour)
+        return self.adds_before(number, self.size(number))
+
+    def adds_before(self, number: int, offset: int) -> Gtids:
+        """The GTIDs that a stretch adds before an offset, found by reading it."""
+        return self.searched(number, _Gathered(self.flavour), 0, offset)
+
+    def gtids_at(self, number: int, offset: int) -> Gtids | None:
+        """See `gtids_at`."""
+        name = self.stretches[number].name
+        return gtids_at(self.history, self.lineage(number), name, offset)
+
+    def gtids_from(self, number: int) -> Gtids | None:
+        """All GTIDs executed before this stretch, with those that it and all later ones add.
+
+        None if the stretch does not say what was executed before it.
+        """
+        before = self.known(number).gtids_before
+        if before is None:
+            return None
+        everything = either(before, empty(self.flavour))
+        while number < len(self):
+            last = self._unbroken_to(number)
+            if last > number and _covers(everything, self.brief(number).gtids_before):
+                end = self.brief(last)
+                everything = either(either(everything, end.gtids_before or before), end.gtids_added)
+                number = last + 1
+            else:
+                everything = either(everything, self.adds(number))
+                number += 1
+        return everything
+
+    def _unbroken_to(self, number: int) -> int:
+        """The last whole stretch of the leg to which GTIDs lead from this one without a break."""
+        last = self.leg_numbers(number)[-1] - (self.leg(number).cut is not None)
+        if last <= number:
+            return number
+        begin = self.stretches[number].name
+        found = min(
+            self.number_of(self.history.unbroken_to(self.lineage(number), begin), number), last
+        )
+        is_whole = self.stretches[found].name.number - begin.number == found - number
+        if not is_whole or self.brief(found).gtids_before is None:
+            return number
+        return found
+
+    def executed(self, gtids: Gtids) -> "RouteExecuted":
+        """What a state has of this route, and where it continues.
+
+        Raises NoPlaceError if the state does not tell where it ends.
+        """
+        if isinstance(gtids, GtidSet):
+            return RouteExecuted(part=MysqlPart(gtids), start=self._first_covered(gtids))
+        return _executed(places_of(self, gtids))
+
+    def executed_at(self, gtids: MariadbGtidList, place: Spot) -> "RouteExecuted | None":
+        """The same if the state is that at this stretch and offset; None if it is not."""
+        there, added = self.gtids_at(*place), self.added_gtids()
+        if not isinstance(there, MariadbGtidList):
+            return None
+        domains = {domain for one in added if one.added for domain in one.added.domains()}
+        places = places_at(gtids, there, place, domains=domains)
+        return _executed(places) if places is not None else None
+
+    def _first_covered(self, have: GtidSet) -> int | None:
+        """The last stretch before which nothing came that is not in `have`; None if none.
+
+        It is in the first leg that has more than that. In a later leg a transaction may come again,
+        with another commit time.
+        """
+        found: int | None = None
+        for numbers in self.by_leg():
+            cut = self.leg(numbers[0]).cut
+            past = bisect_left(numbers, x=True, key=lambda n: not self._is_covered(n, have))
+            if past:
+                found = numbers[past - 1]
+            is_past = cut is not None and self._covers_cut(numbers[-1], cut, have)
+            if found is not None and not is_past:
+                return found
+        return found
+
+    def _covers_cut(self, number: int, cut: Parent, have: GtidSet) -> bool:
+        """Whether a state has all before a cut, which is in this stretch if that is there.
+
+        A cut without GTIDs does not say whether there were none: the bytes before it do.
+        """
+        if cut.gtid_set:
+            return parse(cut.gtid_set, "mysql") <= have
+        if cut.binlog != self.stretches[number].name:
+            return False
+        return self.gtids_at(number, self.size(number)) == empty("mysql")
+
+    def _is_covered(self, number: int, have: GtidSet) -> bool:
+        before = self.known(number).gtids_before
+        return isinstance(before, GtidSet) and before <= have
 
     # As a `place.GtidLine`
 
@@ -433,119 +526,6 @@ def gtids_at(history: BucketHistory, lineage: str, name: BinlogName, offset: int
         return joined(before, history.searched(lineage, name, 0, offset, _Gathered("mysql")))
     added = history.searched(lineage, name, 0, offset, _Gathered("mariadb"))
     return joined(history.gtid_list(lineage, name), added)
-
-
-class RouteGtids:
-    """Which GTIDs the stretches of a route add, and where a GTID set ends on the route."""
-
-    def __init__(self, route: Route) -> None:
-        self._route = route
-
-    def added(self, number: int) -> Gtids:
-        """The GTIDs that a stretch adds. Some of them may have been executed before it."""
-        route = self._route
-        cut = route.leg(number).cut
-        if not route.is_cut(number):
-            return route.brief(number).gtids_added
-        if cut is not None and cut.gtid_set:
-            return parse(cut.gtid_set, route.flavour)
-        return self.added_before(number, route.size(number))
-
-    def added_before(self, number: int, offset: int) -> Gtids:
-        """The GTIDs that a stretch adds before an offset, found by reading it."""
-        return self._route.searched(number, _Gathered(self._route.flavour), 0, offset)
-
-    def at(self, number: int, offset: int) -> Gtids | None:
-        """See `gtids_at`."""
-        route = self._route
-        name = route.stretches[number].name
-        return gtids_at(route.history, route.lineage(number), name, offset)
-
-    def from_stretch(self, number: int) -> Gtids | None:
-        """All GTIDs executed before this stretch, with those that it and all later ones add.
-
-        None if the stretch does not say what was executed before it.
-        """
-        route = self._route
-        before = route.known(number).gtids_before
-        if before is None:
-            return None
-        everything = either(before, empty(route.flavour))
-        while number < len(route):
-            last = self._unbroken_to(number)
-            if last > number and _covers(everything, route.brief(number).gtids_before):
-                end = route.brief(last)
-                everything = either(either(everything, end.gtids_before or before), end.gtids_added)
-                number = last + 1
-            else:
-                everything = either(everything, self.added(number))
-                number += 1
-        return everything
-
-    def _unbroken_to(self, number: int) -> int:
-        """The last whole stretch of the leg to which GTIDs lead from this one without a break."""
-        route = self._route
-        last = route.leg_numbers(number)[-1] - (route.leg(number).cut is not None)
-        if last <= number:
-            return number
-        begin = route.stretches[number].name
-        found = min(
-            route.number_of(route.history.unbroken_to(route.lineage(number), begin), number), last
-        )
-        is_whole = route.stretches[found].name.number - begin.number == found - number
-        if not is_whole or route.brief(found).gtids_before is None:
-            return number
-        return found
-
-    def executed(self, gtids: Gtids) -> "RouteExecuted":
-        """What a state has of this route, and where it continues.
-
-        Raises NoPlaceError if the state does not tell where it ends.
-        """
-        if isinstance(gtids, GtidSet):
-            return RouteExecuted(part=MysqlPart(gtids), start=self._first_covered(gtids))
-        return _executed(places_of(self._route, gtids))
-
-    def executed_at(self, gtids: MariadbGtidList, place: Spot) -> "RouteExecuted | None":
-        """The same if the state is that at this stretch and offset; None if it is not."""
-        there, added = self.at(*place), self._route.added_gtids()
-        if not isinstance(there, MariadbGtidList):
-            return None
-        domains = {domain for one in added if one.added for domain in one.added.domains()}
-        places = places_at(gtids, there, place, domains=domains)
-        return _executed(places) if places is not None else None
-
-    def _first_covered(self, have: GtidSet) -> int | None:
-        """The last stretch before which nothing came that is not in `have`; None if none.
-
-        It is in the first leg that has more than that. In a later leg a transaction may come again,
-        with another commit time.
-        """
-        found: int | None = None
-        for numbers in self._route.by_leg():
-            cut = self._route.leg(numbers[0]).cut
-            past = bisect_left(numbers, x=True, key=lambda n: not self._is_covered(n, have))
-            if past:
-                found = numbers[past - 1]
-            is_past = cut is not None and self._covers_cut(numbers[-1], cut, have)
-            if found is not None and not is_past:
-                return found
-        return found
-
-    def _covers_cut(self, number: int, cut: Parent, have: GtidSet) -> bool:
-        """Whether a state has all before a cut, which is in this stretch if that is there.
-
-        A cut without GTIDs does not say whether there were none: the bytes before it do.
-        """
-        if cut.gtid_set:
-            return parse(cut.gtid_set, "mysql") <= have
-        if cut.binlog != self._route.stretches[number].name:
-            return False
-        return self.at(number, self._route.size(number)) == empty("mysql")
-
-    def _is_covered(self, number: int, have: GtidSet) -> bool:
-        before = self._route.known(number).gtids_before
-        return isinstance(before, GtidSet) and before <= have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from binlog2s3.recover.model import (
     Plan,
     ToPosition,
 )
-from binlog2s3.recover.one_table import Examination, OnlyTables
+from binlog2s3.recover.one_table import OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import goal_of
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
@@ -160,10 +160,10 @@ def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot
 def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
     extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
     with pitr_named():
-        found = Examination(config.recovery.tables, plan, extract.stream)
+        found = OnlyTables(config.recovery.tables, plan, extract.stream)
         for refusal in found.refusals:
             raise refusal
-        return found.found()
+        return found
 
 
 def _chosen(

@@ -57,7 +57,7 @@ from binlog2s3.recover import one_binlog
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.model import Search
 from binlog2s3.recover.origin import outside, unnamed_before
-from binlog2s3.recover.route import Route, RouteGtids
+from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.replication.feed import MysqlHad, NotServedError
 from binlog2s3.replication.source import defect_of
@@ -253,7 +253,7 @@ class ArchiveHistory:
         number: int | None = None
         archived = len(route) if route is not None else 0
         if route is not None and archived:
-            number = RouteGtids(route).executed(have).start
+            number = route.executed(have).start
         if number is None or number == archived - 1:
             for later in range(archived, len(view.binlogs)):
                 before = view.binlogs[later].before
@@ -508,7 +508,7 @@ class ArchiveHistory:
         if snapshot is None or route is None or len(snapshot.lineages) < 2:
             return
         first = min(number, len(route) - 1)
-        everything = RouteGtids(route).from_stretch(first) if first >= 0 else None
+        everything = route.gtids_from(first) if first >= 0 else None
         if first < 0 and tail is not None:
             everything = tail.binlog.before
         if everything is None:

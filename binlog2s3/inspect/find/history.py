@@ -60,8 +60,7 @@ class SearchedHistory:
 
     def known(self, number: int) -> Facts:
         """A stretch's binlog with what is needed to read it. What was asked for last is kept."""
-        self.route.known(number)
-        known = self._snapshot.known(*self._key(number))
+        known = self.route.known(number)
         if number not in self._kept:
             self._kept[number] = len(known.blocks) + _BLOCKS_MORE
             self._blocks += self._kept[number]
@@ -69,7 +68,6 @@ class SearchedHistory:
         while self._blocks > self._most_blocks and len(self._kept) > 1:
             oldest, blocks = self._kept.popitem(last=False)
             self._blocks -= blocks
-            self.route.forget(oldest)
             self._snapshot.forget(*self._key(oldest))
         return known
 

@@ -13,7 +13,6 @@ from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Checked, OpenStream, Plan, PlanPiece
 from binlog2s3.recover.one_table import (
     LOOKED_AT_MOST,
-    Examination,
     OnlyTables,
     StatementCheck,
     watched,
@@ -251,11 +250,11 @@ def examined(
     state: str | None = None,
     maria: bool = False,
 ) -> tuple[OnlyTables, list[str]]:
-    found = Examination(ORDERS, plan, stream_of(binlog(*statements)))
+    found = OnlyTables(ORDERS, plan, stream_of(binlog(*statements)))
     server = fake({**(answers or {}), **HERE, **NAMES, **(answers or {})})
     begins = MariadbGtidList.parse(state) if state is not None else None
     found.ask(server, MARIADB if maria else FACTS, begins)
-    return found.found(), [f"{one}; {one.hint}" for one in found.refusals]
+    return found, [f"{one}; {one.hint}" for one in found.refusals]
 
 
 def test_nothing_to_say() -> None:
@@ -358,7 +357,7 @@ def test_what_is_no_scratch_server() -> None:
     _, (said,) = examined("TRUNCATE orders", answers=answers, state="0-1-6", maria=True)
     assert "has replicated 0-1-7" in said
     assert examined("TRUNCATE orders", answers=answers, state="0-1-7", maria=True)[1] == []
-    found = Examination(ORDERS, pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders")))
+    found = OnlyTables(ORDERS, pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders")))
     found.ask(fake({**HERE, **NAMES}), replace(FACTS, version="5.7.44"), None)
     assert "cannot filter one channel" in str(found.refusals[0])
 
@@ -385,7 +384,7 @@ def test_a_target_that_would_forget_the_filter(
 
 def test_a_name_that_nothing_has() -> None:
     """Refused: the result would be a table that was not brought forward."""
-    found = Examination(
+    found = OnlyTables(
         (("shop", "ordres"),), pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders"))
     )
     found.ask(fake(NAMES), FACTS, None)

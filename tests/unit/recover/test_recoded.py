@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from binlog2s3.binlog.events import EventType
+from binlog2s3.recover.extract import walked
 from binlog2s3.recover.model import Checked, PlanPiece
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.recoded import Recoded
@@ -33,7 +34,9 @@ def seen(*events: tuple[int, bytes], packed: bool = False) -> Recoded:
         yield pieces[0], iter([Checked(data=data[:head]), Checked(data=data[head:])])
 
     found = Recoded()
-    stream: Iterator[Any] = found.watched(cast("OpenStream", opened))(pitr_examples.PLAN.pieces[:1])
+    stream: Iterator[Any] = walked(cast("OpenStream", opened), [found])(
+        pitr_examples.PLAN.pieces[:1]
+    )
     assert sum(len(one.data) for _, parts in stream for one in parts) == len(made.data)
     return found
 

@@ -8,6 +8,7 @@ import pytest
 
 from binlog2s3.binlog.events import EventType
 from binlog2s3.errors import SourceError
+from binlog2s3.recover.extract import walked
 from binlog2s3.recover.model import Checked, PlanPiece
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
@@ -40,7 +41,7 @@ def seen(*events: tuple[int, bytes], packed: bool = False, cut: int = 0) -> Repl
         return iter([(pieces[0], parts)])
 
     found = Replaced()
-    stream: Iterator[Any] = found.watched(cast("OpenStream", _closing(opened)))(
+    stream: Iterator[Any] = walked(cast("OpenStream", _closing(opened)), [found])(
         pitr_examples.PLAN.pieces[:1]
     )
     assert sum(len(one.data) for _, parts in stream for one in parts) == end
