@@ -525,6 +525,7 @@ def test_a_source_that_stands_before_what_is_durable_is_not_idle() -> None:
 def test_nothing_is_to_be_deleted_of_a_source_that_is_not_read() -> None:
     """After a RESET it may have overtaken what was read, while the old history is brought in."""
     parts = Parts()
+    parts.look()
     assert parts.status.purge.statement == "PURGE BINARY LOGS TO 'b.000003'"
     parts.runs.is_reading = False
     parts.answer(number=3, offset=90_000)
