@@ -9,7 +9,7 @@ when a life says so. A life is what happens meanwhile: a step of it at each roun
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from io import FileIO
 from pathlib import Path
@@ -29,7 +29,7 @@ from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Begin, KnownEnd
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
-from binlog2s3.stream.resume import Doubt, NextRun, Resumption
+from binlog2s3.stream.resume import Continuation, Doubt, NextRun, Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
@@ -277,6 +277,16 @@ def nothing_to_doubt(known_end: KnownEnd) -> NoReturn:
     raise AssertionError(f"nothing contradicts the archive here: {known_end}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compared(Continuation):
+    """`finder` says what a comparison would show."""
+
+    finder: Any
+
+    def _finder(self) -> Any:
+        return self.finder
+
+
 class Steering(Resumption):
     """The resumption, who finds mysqlbinlog without looking.
 
@@ -289,8 +299,12 @@ class Steering(Resumption):
         super().__init__(config, catalog, NO_SPOOL, threading.Event())
         self.doubts: list[str] = []
 
-    def _finder(self, *_: object) -> Any:
-        return SimpleNamespace(last_common=lambda _: self.compared(self._known_end))
+    def _continuation(self, *asked: Any) -> Continuation:
+        after = super()._continuation(*asked)
+        finder = SimpleNamespace(last_common=lambda _: self.compared(after.known_end))
+        return Compared(
+            **{one.name: getattr(after, one.name) for one in fields(after)}, finder=finder
+        )
 
     def next_run(
         self, server: Any, known_end: KnownEnd | None, doubt: Doubt | None = None
@@ -301,8 +315,7 @@ class Steering(Resumption):
         plain = NextRun(facts=server.facts(), tool=_TOOL, listed=listed, course=first)
         if known_end is None:
             return replace(plain, course=Begin(begin=self._first(listed, doubt)))
-        self._known_end = known_end
-        course = self._same(server, plain, known_end, doubt)
+        course = self._continuation(server, plain, known_end, doubt).course()
         return self._steered(plain, course, anew=doubt is not None)
 
 

@@ -154,13 +154,7 @@ class Resumption:
             return replace(plain, course=Begin(begin=self._first(listed, doubt)))
         if facts.flavour != known_end.lineage.flavour:
             raise _refused(known_end, facts, "it is of another flavour")
-        course: Course
-        if facts.uuid == known_end.lineage.server_uuid and doubt is not None and doubt.taken:
-            course = self._beside(server, plain, known_end.lineage)
-        elif facts.uuid == known_end.lineage.server_uuid:
-            course = self._same(server, plain, known_end, doubt)
-        else:
-            course = self._another(server, plain, known_end, doubt)
+        course = self._continuation(server, plain, known_end, doubt).course()
         if (after := server.facts().uuid) != facts.uuid:
             raise SourceError(
                 f"the server changed while it was asked: {facts.uuid}, then {after}",
@@ -168,6 +162,20 @@ class Resumption:
                 transient=True,
             )
         return self._steered(plain, course, anew=doubt is not None)
+
+    def _continuation(
+        self, server: Server, plain: NextRun, known_end: KnownEnd, doubt: Doubt | None
+    ) -> "Continuation":
+        return Continuation(
+            server=server,
+            plain=plain,
+            known_end=known_end,
+            doubt=doubt,
+            config=self._config,
+            catalog=self._catalog,
+            spool=self._spool,
+            stop=self._stop,
+        )
 
     def _first(self, listed: tuple[ServerBinlog, ...], doubt: Doubt | None) -> BinlogName:
         """The first binlog of an empty archive; the one after it if that cannot be read."""
@@ -204,12 +212,36 @@ class Resumption:
             )
         return replace(plain, course=course)
 
-    def _beside(self, server: Server, plain: NextRun, lineage: Lineage) -> Begin:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """What comes after `known_end` on this server, which is in the state that `plain` says.
+
+    `doubt`: why it is not simply continued; None if nothing speaks against that.
+    """
+
+    server: Server
+    plain: NextRun
+    known_end: KnownEnd
+    doubt: Doubt | None
+    config: Config
+    catalog: Catalog
+    spool: Spool
+    stop: threading.Event
+
+    def course(self) -> Course:
+        """Where the history goes on. Raises SourceError."""
+        if self.plain.facts.uuid != self.known_end.lineage.server_uuid:
+            return self._another()
+        return self._beside() if self.doubt is not None and self.doubt.taken else self._same()
+
+    def _beside(self) -> Begin:
         """Go on in a new lineage, from the first binlog on that has no entry in this one."""
-        end = replace(archive_end(self._catalog, lineage), next_size=0)
-        known_end = known_end_of_archive(self._catalog, end)
+        plain, lineage = self.plain, self.known_end.lineage
+        end = replace(archive_end(self.catalog, lineage), next_size=0)
+        known_end = known_end_of_archive(self.catalog, end)
         later = [row for row in plain.listed if row.name >= end.following]
-        course = same_server(known_end, later or plain.listed, server.gtids_before)
+        course = same_server(known_end, later or plain.listed, self.server.gtids_before)
         if isinstance(course, GoOn):
             origin = parent(known_end, "exact") if known_end.last is not None else lineage.parent
             return Begin(begin=course.begin, parent=origin)
@@ -217,57 +249,50 @@ class Resumption:
             return Begin(begin=(later or plain.listed)[0].name, parent=parent(known_end, "unknown"))
         return course
 
-    def _same(
-        self, server: Server, plain: NextRun, known_end: KnownEnd, doubt: Doubt | None
-    ) -> Course:
+    def _same(self) -> Course:
+        plain, known_end, doubt = self.plain, self.known_end, self.doubt
         if doubt is not None and doubt.unreadable == known_end.following:
-            behind = unservable(known_end, plain.listed, server.gtids_before, doubt.unreadable)
+            behind = unservable(known_end, plain.listed, self.server.gtids_before, doubt.unreadable)
             if behind is None:
                 raise _unreadable(doubt)
             return behind
         if doubt is not None and doubt.left_out:
-            behind = left_out(known_end, plain.listed, server.gtids_before)
+            behind = left_out(known_end, plain.listed, self.server.gtids_before)
             if behind is not None:
                 return behind
-        course = same_server(known_end, plain.listed, server.gtids_before)
+        course = same_server(known_end, plain.listed, self.server.gtids_before)
         if doubt is None and not isinstance(course, Contradicts):
             return course
         why = course.why if isinstance(course, Contradicts) else doubt.why if doubt else ""
         _log.warning("the server contradicts the archive", server=plain.facts.uuid, why=why,
                      lineage=known_end.lineage.id)  # fmt: skip
-        finder = self._finder(server, plain.facts, plain.tool, known_end.lineage)
+        finder = self._finder()
         try:
             common = finder.last_common([row.name for row in plain.listed])
         except SourceError as error:
-            behind = unservable(known_end, plain.listed, server.gtids_before)
+            behind = unservable(known_end, plain.listed, self.server.gtids_before)
             if not error.unservable or behind is None:
                 raise
             _log.warning(
                 "the server cannot send the rest of the binlog", binlog=known_end.last, error=error
             )
             return behind
-        if (
-            common is None
-            and (node := self._another_node(server, plain, known_end, finder)) is not None
-        ):
+        if common is None and (node := self._another_node(finder)) is not None:
             return node
-        return self._apart(server, plain, known_end, common, refused=bool(doubt and doubt.refused))
+        return self._apart(common)
 
-    def _another_node(
-        self, server: Server, plain: NextRun, known_end: KnownEnd, finder: Finder
-    ) -> Begin | None:
+    def _another_node(self, finder: Finder) -> Begin | None:
         """How the history continues if this is another server with the same ids; None if not.
 
         A MariaDB is known by its server_id and gtid_domain_id, which the nodes of a Galera cluster
         have in common unless somebody sets them. Equal GTIDs alone prove nothing: a server that was
         reset uses them again.
         """
-        executed = server.executed() if plain.facts.flavour == "mariadb" else None
-        if not acceptable(
-            known_end, executed
-        ):  # as after a reset; no binlog needs to be read for that
-            return None
-        found = self._successor(server, plain, known_end, executed)
+        plain, known_end = self.plain, self.known_end
+        executed = self.server.executed() if plain.facts.flavour == "mariadb" else None
+        if not acceptable(known_end, executed):
+            return None  # as after a reset; no binlog needs to be read for that
+        found = self._successor(executed)
         origin, names = found.parent, [row.name for row in plain.listed]
         if origin is None or origin.join != "exact":
             return None
@@ -282,15 +307,8 @@ class Resumption:
         )
         return found
 
-    def _apart(
-        self,
-        server: Server,
-        plain: NextRun,
-        known_end: KnownEnd,
-        common: Common | None,
-        *,
-        refused: bool,
-    ) -> Course:
+    def _apart(self, common: Common | None) -> Course:
+        plain, known_end = self.plain, self.known_end
         if common is None:
             return Begin(begin=plain.listed[0].name, parent=parent(known_end, "unknown"))
         rows = {row.name: row for row in plain.listed}
@@ -299,22 +317,23 @@ class Resumption:
         if common.whole and begin == known_end.last and size >= known_end.size and not (
             known_end.closed and size != known_end.size
         ):  # fmt: skip
-            behind = unservable(known_end, plain.listed, server.gtids_before) if refused else None
+            behind = None
+            if self.doubt is not None and self.doubt.refused:
+                behind = unservable(known_end, plain.listed, self.server.gtids_before)
             return behind or GoOn(known_end=known_end, again=True)
         if common.whole and size == offset and begin.next() in rows:
             begin = begin.next()
         return Begin(begin=begin, parent=parent(known_end, "exact", at=common.position))
 
-    def _another(
-        self, server: Server, plain: NextRun, known_end: KnownEnd, doubt: Doubt | None
-    ) -> GoOn | Begin:
-        executed, uuid = server.executed(), plain.facts.uuid
-        allowed = (self._config.stream.accept_new_server or "").lower()
+    def _another(self) -> GoOn | Begin:
+        plain, known_end = self.plain, self.known_end
+        executed, uuid = self.server.executed(), plain.facts.uuid
+        allowed = (self.config.stream.accept_new_server or "").lower()
         if uuid.lower() != allowed and not acceptable(known_end, executed):
             raise _refused(known_end, plain.facts, "it does not have the archive's transactions")
-        if doubt is None:
+        if self.doubt is None:
             for other in self._others(uuid):
-                course = same_server(other, plain.listed, server.gtids_before)
+                course = same_server(other, plain.listed, self.server.gtids_before)
                 if isinstance(course, GoOn):
                     _log.warning("back at a server that was streamed before", server=uuid,
                                  lineage=other.lineage.id, left=known_end.lineage.id)  # fmt: skip
@@ -322,22 +341,20 @@ class Resumption:
         _log.warning(
             "another server has taken over", server=uuid, before=known_end.lineage.server_uuid
         )
-        return self._successor(server, plain, known_end, executed)
+        return self._successor(executed)
 
-    def _successor(
-        self, server: Server, plain: NextRun, known_end: KnownEnd, executed: Gtids | None
-    ) -> Begin:
+    def _successor(self, executed: Gtids | None) -> Begin:
         return successor(
-            known_end,
+            self.known_end,
             executed,
-            plain.listed,
-            server.gtids_before,
-            cut=lambda had: self._cut(known_end, had),
+            self.plain.listed,
+            self.server.gtids_before,
+            cut=self._cut,
         )
 
-    def _finder(self, server: Server, facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
-        """Compares this server with a lineage."""
-        config = self._config
+    def _finder(self) -> Finder:
+        """Compares this server with the lineage."""
+        config, facts, tool = self.config, self.plain.facts, self.plain.tool
 
         def start(run: SpoolRun, name: BinlogName) -> Child:
             return Child(
@@ -360,29 +377,29 @@ class Resumption:
                 position=4,
                 lineage=PROBE,
             )
-            return self._spool.started(run, partial(start, name=name))
+            return self.spool.started(run, partial(start, name=name))
 
         return Finder(
-            self._catalog,
-            lineage,
+            self.catalog,
+            self.known_end.lineage,
             probe=probe,
-            discard=self._spool.discard,
-            stop=self._stop,
-            prove=partial(prove, server, facts.uuid),
+            discard=self.spool.discard,
+            stop=self.stop,
+            prove=partial(prove, self.server, facts.uuid),
         )
 
     def _others(self, uuid: str) -> Sequence[KnownEnd]:
         """Where the lineages of this server end, the newest first."""
-        ours = [one for one in self._catalog.lineages() if one.server_uuid == uuid]
-        grid = Grid(self._config.s3.part_size)
+        ours = [one for one in self.catalog.lineages() if one.server_uuid == uuid]
+        grid = Grid(self.config.s3.part_size)
         return [
-            known_end_of_archive(self._catalog, archive_end(self._catalog, lineage), grid)
+            known_end_of_archive(self.catalog, archive_end(self.catalog, lineage), grid)
             for lineage in reversed(ours)
         ]
 
-    def _cut(self, known_end: KnownEnd, executed: Gtids) -> Parent | None:
-        found = cut(self._catalog, known_end.lineage, executed)
-        return parent(known_end, "exact", at=found) if found is not None else None
+    def _cut(self, executed: Gtids) -> Parent | None:
+        found = cut(self.catalog, self.known_end.lineage, executed)
+        return parent(self.known_end, "exact", at=found) if found is not None else None
 
 
 def _with_grown(plain: NextRun, lineage: Lineage) -> tuple[str, ...] | None:

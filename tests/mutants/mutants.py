@@ -79,7 +79,7 @@ from binlog2s3.stream.remote import (
     put_entry,
     where_absent,
 )
-from binlog2s3.stream.resume import Resumption
+from binlog2s3.stream.resume import Continuation
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import _Bucket, _checked, _File, _has_begun
 from binlog2s3.stream.tail import Tailer, is_closed
@@ -756,7 +756,7 @@ MUTANTS = (
         Promise.HISTORIES,
         "A server that lacks what is archived is refused: a --source was copied.",
         ("tests/unit/stream/test_resume.py::test_another_server_is_refused",),
-        ((Resumption._another, never(when(1, of=3))),),
+        ((Continuation._another, never(when(1, of=3))),),
     ),
     Mutant(
         "another-node-is-proved",
@@ -764,7 +764,7 @@ MUTANTS = (
         "A server with the ids of the archive's and other bytes joins exactly only if it is proved "
         "to have the archive's transactions: one that was reset uses its GTIDs again.",
         ("tests/unit/stream/test_resume.py::test_another_node_of_a_cluster",),
-        ((Resumption._another_node, never(when(3, of=3))),),
+        ((Continuation._another_node, never(when(3, of=3))),),
     ),
     Mutant(
         "another-node-by-what-it-wrote",

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from binlog2s3.server.connection import ServerBinlog, ServerFacts
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd
-from binlog2s3.stream.resume import Doubt, NextRun, Resumption
+from binlog2s3.stream.resume import Continuation, Doubt, NextRun, Resumption
 from binlog2s3.stream.tail import Overlap
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
@@ -158,21 +158,32 @@ class Asked(Resumption):
         super().__init__(config, Catalog(MemoryStore(), LAYOUT), nothing, threading.Event())
         self.compared = self.cuts = 0
         self.is_same_end = False
-        self._found = found
-        self._known_ends = others
+        self.found = found
+        self.known_ends = others
 
-    def _finder(self, *_: object) -> Any:
-        self.compared += 1
-        finder = Finder(self._found)
-        finder.is_same_end = self.is_same_end
+    def _continuation(self, *asked: Any) -> Continuation:
+        made = super()._continuation(*asked)
+        return Continued(**{one.name: getattr(made, one.name) for one in fields(made)}, asked=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued(Continuation):
+    """As `asked` says."""
+
+    asked: Asked
+
+    def _finder(self) -> Any:
+        self.asked.compared += 1
+        finder = Finder(self.asked.found)
+        finder.is_same_end = self.asked.is_same_end
         return finder
 
     def _others(self, uuid: str) -> Sequence[KnownEnd]:
-        return self._known_ends
+        return self.asked.known_ends
 
-    def _cut(self, known_end: KnownEnd, executed: Gtids) -> Parent | None:
-        self.cuts += 1
-        return super()._cut(known_end, executed)
+    def _cut(self, executed: Gtids) -> Parent | None:
+        self.asked.cuts += 1
+        return super()._cut(executed)
 
 
 class Asks:
