@@ -45,15 +45,16 @@ def texts_of(tables: Tables) -> tuple[str, ...]:
 class StatementCheck:
     """Looks through binlogs for statements that cannot be filtered by these tables without error.
 
-    `moved`: statements that exchange rows or definitions with other tables, `others`: those, the
-    first few. `statements`: those that write to these tables in statement format. `elsewhere`: how
-    many write to others. `touched`: which of these tables are changed. `unclear`: how many texts
-    could not be read completely. `has_xa`: there are XA transactions of MySQL.
+    `moved`: statements that exchange rows or definitions with other tables, or need them, `others`:
+    those, the first few. `statements`: those that write to these tables in statement format.
+    `elsewhere`: how many write to others. `touched`: which of these tables are changed. `unclear`:
+    how many texts could not be read completely. `has_xa`: there are XA transactions of MySQL.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._ours = {one.casefold(): one for one in texts_of(tables)}
         self._bare = {name.casefold() for _, name in tables}
+        self._made: set[str] = set()  # left out, and not in the base backup
         self.moved = _Noted()
         self.others: dict[str, None] = {}
         self.statements = _Noted()
@@ -89,10 +90,11 @@ class StatementCheck:
             return None
         words = " ".join(f"--table '{name}'" for name in sorted(self.others))
         add = f"add {words}; or " if words and len(self.others) < _MOST_OTHERS else ""
-        exchange = "exchanges" if self.moved.count == 1 else "exchange"
+        exchange, need = ("exchanges", "needs") if self.moved.count == 1 else ("exchange", "need")
         return RecoveryError(
             f"--table cannot be applied safely: {count_text(self.moved.count, 'statement')} "
-            f"{exchange} rows or definitions with tables that are left out, the first: "
+            f"{exchange} rows or definitions with tables that are left out, or {need} them; "
+            "the first: "
             f"{self.moved.shown[0]!r} "
             "(online schema changes, by gh-ost or pt-online-schema-change, end like this)",
             hint=f"{add}{_WITHOUT}",
@@ -102,6 +104,8 @@ class StatementCheck:
         tables = {name.casefold(): name for name in found.tables if name}
         if found.word in ("RENAME", "ALTER", "CREATE"):
             self._take_definition(found, tables)
+        elif found.word == "DROP":
+            self._take_drop(found, tables)
         is_write = found.kind in ROW_KINDS or "insert" in found.also
         if found.kind == "other":  # it may call a function
             self.elsewhere += found.word not in UPKEEP
@@ -129,6 +133,7 @@ class StatementCheck:
                 return
         elif moved:
             moved |= set(tables.values())
+        self._note_made(found, tables, moved)
         may_exchange = moved | read or (
             found.word == "ALTER" and found.clear.cut and (not tables or _exchanges(found))
         )
@@ -141,6 +146,21 @@ class StatementCheck:
         ):
             self._move(found, more)
         self.unclear += is_subject and found.clear.cut
+
+    def _note_made(self, found: Statement, tables: dict[str, str], moved: set[str]) -> None:
+        if found.word == "RENAME":
+            names = [name.casefold() for name in found.tables]
+            self._made = (self._made - {*names[::2]}) | {*names[1::2]}
+        else:
+            self._made |= _folded(moved) if found.word == "ALTER" else tables.keys()
+        self._made -= self._ours.keys()
+
+    def _take_drop(self, found: Statement, tables: dict[str, str]) -> None:
+        """A DROP of several tables fails if one is not there, as those made meanwhile are not."""
+        lacking, is_subject = tables.keys() & self._made, bool(tables.keys() & self._ours.keys())
+        self._made -= lacking
+        if lacking and is_subject and "IF" not in found.clear.keywords()[:4]:
+            self._move(found, {tables[name] for name in lacking})
 
     def _may_name_ours(self, found: Statement) -> bool:
         names = {name.casefold() for name in found.clear.names()}
