@@ -8,6 +8,8 @@ from typing import Any
 import pymysql
 import pytest
 
+from lab.disk import temporary_directory
+from lab.mysql import server_of
 from tests.golden.buckets import Golden
 from tests.golden.outputs import Called, called
 from tests.integration.test_undo import NEWEST, K, Place, place
@@ -396,6 +398,25 @@ def test_more_tables(place: Place, table: str) -> None:
     gtid = place.transaction("UPDATE k SET c = 9")
     place.transaction("UPDATE k SET c = 10 WHERE b = 2")
     place.refused(f"--gtid={gtid}", why="changed")
+
+
+def test_what_binlog_filters_hide_is_told(place: Place) -> None:
+    """DDL that is run in a database that they leave out, of a table that they do not."""
+    with (
+        temporary_directory() as directory,
+        server_of(
+            place.server.binaries,
+            directory,
+            options=["--binlog-format=ROW", "--binlog-ignore-db=other"],
+        ) as server,
+    ):
+        filtered = replace(place, server=server)
+        filtered.begin(*K)
+        gtid = filtered.transaction("UPDATE k SET b = 'y'")
+        server.query("CREATE DATABASE other", "USE other", "ALTER TABLE shop.k COMMENT 'x'")
+        assert filtered.last_gtid() == gtid
+        shown = filtered.undo(f"--gtid={gtid}", "--dry-run").out
+        assert "note: binlog_ignore_db=other: DDL run in" in shown
 
 
 def test_vectors_and_their_index(place: Place) -> None:
