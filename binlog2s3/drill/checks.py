@@ -7,13 +7,13 @@ from pathlib import Path
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import some
 from binlog2s3.server.connection import Server
-from binlog2s3.server.sql import quoted
+from binlog2s3.server.sql import HAS_ROWS, quoted
 
-_TABLES = """\
+_TABLES = f"""\
 SELECT table_schema AS db, table_name AS name FROM information_schema.tables
-WHERE table_type = 'BASE TABLE'
+WHERE {HAS_ROWS}
 AND table_schema NOT IN ('information_schema', 'performance_schema', 'sys')
-ORDER BY table_schema, table_name"""
+ORDER BY table_schema, table_name"""  # noqa: S608 - a constant
 _NO_CHECK = "doesn't support check"
 _GOOD = ("OK", "Table is already up to date")
 _MOST_SHOWN = 5
@@ -21,7 +21,7 @@ _COMMENT = re.compile(r"/\*(?!!|M!).*?\*/", re.DOTALL)
 
 
 def check_tables(server: Server) -> int:
-    """CHECK TABLE of every base table; how many. Raises RecoveryError with those that fail."""
+    """CHECK TABLE of every table; how many. Raises RecoveryError with those that fail."""
     tables = server.rows(_TABLES)
     bad = [text for row in tables for text in _problems(server, str(row["db"]), str(row["name"]))]
     if bad:

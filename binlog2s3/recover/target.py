@@ -19,7 +19,7 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.server.connection import Server, granted_name
 from binlog2s3.server.login import Login
 from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
-from binlog2s3.server.sql import quoted
+from binlog2s3.server.sql import HAS_ROWS, quoted
 from binlog2s3.server.version import ServerVersion, is_on
 
 DATABASE = "binlog2s3_recovery"
@@ -172,7 +172,7 @@ def _checks_accounts(server: Server) -> bool:
 def _tables(server: Server) -> int:
     """Without those of a recovery's note: a run that was killed before its first transaction."""
     row = server.rows(
-        "SELECT COUNT(*) AS it FROM information_schema.tables WHERE table_type = 'BASE TABLE' "
+        f"SELECT COUNT(*) AS it FROM information_schema.tables WHERE {HAS_ROWS} "  # noqa: S608 - a constant
         "AND table_schema NOT IN "
         "('mysql', 'sys', 'performance_schema', 'information_schema', %s) "
         "AND table_schema NOT REGEXP %s",
@@ -275,7 +275,7 @@ def _not_transactional(server: Server) -> tuple[str, ...]:
     rows = server.rows(
         "SELECT t.table_schema AS db, t.table_name AS name, t.engine AS engine "
         "FROM information_schema.tables t JOIN information_schema.engines e ON e.engine = t.engine "
-        "WHERE t.table_type = 'BASE TABLE' AND e.transactions = 'NO' AND t.table_schema NOT IN "
+        f"WHERE {HAS_ROWS} AND e.transactions = 'NO' AND t.table_schema NOT IN "
         "('mysql', 'sys', 'performance_schema', 'information_schema') ORDER BY 1, 2"
     )
     return tuple(f"{row['db']}.{row['name']} ({row['engine']})" for row in rows)

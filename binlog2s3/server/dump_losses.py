@@ -15,7 +15,7 @@ from binlog2s3.errors import SourceError
 from binlog2s3.formatting import cut, one_line, some
 from binlog2s3.server.connection import Server
 from binlog2s3.server.expressions import depends_on_zone, mentions, needs_zone_tables
-from binlog2s3.server.sql import text_of
+from binlog2s3.server.sql import HAS_ROWS, text_of
 
 Rows = Sequence[Mapping[str, Any]]
 _TableName = tuple[str, str]
@@ -35,14 +35,14 @@ _PHYSICAL: Mapping[Flavour, str] = {
 DATABASES = "SELECT schema_name AS db FROM information_schema.schemata ORDER BY 1"
 IN_SYS = (
     "SELECT table_schema AS db, table_name AS tab FROM information_schema.tables "
-    "WHERE table_schema = 'sys' AND table_type = 'BASE TABLE' ORDER BY 1, 2"
+    f"WHERE table_schema = 'sys' AND {HAS_ROWS} ORDER BY 1, 2"
 )
 COLUMNS = (
     "SELECT table_schema AS db, table_name AS tab, column_name AS name, data_type AS type, "
     "generation_expression AS expression, extra AS extra FROM information_schema.columns "
     "WHERE (data_type = 'float' OR generation_expression <> '') "
     "AND (table_schema, table_name) IN (SELECT table_schema, table_name "
-    "FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')) "
+    f"FROM information_schema.tables WHERE {HAS_ROWS}) "
     "ORDER BY 1, 2, ordinal_position"
 )
 KEYS = (

@@ -1,5 +1,8 @@
 """Names and values in SQL: as a statement has them, and as a server answers them. Pure."""
 
+HAS_ROWS = "table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'SEQUENCE')"
+"""What information_schema.tables says of a table with rows; two of these types are MariaDB's."""
+
 
 def quoted(name: str) -> str:
     """A name in backquotes, for a statement."""

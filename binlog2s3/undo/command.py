@@ -33,7 +33,7 @@ from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
-from binlog2s3.server.omissions import in_galera
+from binlog2s3.server.omissions import binlog_filters, in_galera
 from binlog2s3.server.replica import is_running_replica
 from binlog2s3.server.version import is_on
 from binlog2s3.store.s3 import S3Store, opened
@@ -181,6 +181,8 @@ class _Undo:
         notes = ["triggers do not fire: rows that they changed are in the transaction itself"]
         if found.get("binlog_row_image", "FULL") != "FULL":
             notes.append("binlog_row_image is not FULL: the undo cannot be undone")
+        filters = binlog_filters(server.rows(server.statements.status_statement))
+        notes += [f"{one}: DDL run in a database that it leaves out is unknown" for one in filters]
         return notes
 
     def _snapshot(self, facts: ServerFacts) -> Snapshot:

@@ -144,6 +144,7 @@ _MORE: dict[Flavour, dict[str, _Type]] = {
     "mariadb": {
         **dict.fromkeys(_GEOMETRIES, _of(255, same=_BYTES)),
         **{name: _of(254) for name in ("uuid", "inet4", "inet6")},
+        "vector": _of(15, same=_BYTES, fits=_length),
     },
 }
 

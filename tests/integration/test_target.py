@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.drill.checks import check_tables
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.notes import Note, Notes
 from binlog2s3.recover.preflight import problems
@@ -65,6 +66,27 @@ def lacking(server: MysqlServer, grants: str) -> tuple[str, ...]:
         f"GRANT {grants} ON *.* TO applier@localhost",
     )
     return ask(server, user="applier").missing_privileges
+
+
+def test_tables_with_versions_and_sequences_are_tables(server: MysqlServer) -> None:
+    """MariaDB's: a crash may lose their rows, too, and a drill checks them."""
+    if is_mysql(server):
+        return
+    with Server(lambda: login_of(server)) as asks:
+        tables, checked = ask(server).tables, check_tables(asks)
+        server.query(
+            "SET sql_log_bin = 0",
+            "CREATE DATABASE old",
+            "CREATE TABLE old.v (id INT PRIMARY KEY) ENGINE=Aria WITH SYSTEM VERSIONING",
+            "CREATE SEQUENCE old.s",
+        )
+        try:
+            found = ask(server)
+            assert "old.v (Aria)" in found.not_transactional
+            assert found.tables == tables + 2
+            assert check_tables(asks) == checked + 2
+        finally:
+            server.query("SET sql_log_bin = 0", "DROP DATABASE old")
 
 
 def test_facts(server: MysqlServer) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pymysql
 import pytest
 
+from lab.disk import temporary_directory
+from lab.mysql import server_of
 from tests.golden.buckets import Golden
 from tests.golden.outputs import Called, called
 from tests.integration.test_undo import NEWEST, K, Place, place
@@ -396,6 +398,46 @@ def test_more_tables(place: Place, table: str) -> None:
     gtid = place.transaction("UPDATE k SET c = 9")
     place.transaction("UPDATE k SET c = 10 WHERE b = 2")
     place.refused(f"--gtid={gtid}", why="changed")
+
+
+def test_what_binlog_filters_hide_is_told(place: Place) -> None:
+    """DDL that is run in a database that they leave out, of a table that they do not."""
+    with (
+        temporary_directory() as directory,
+        server_of(
+            place.server.binaries,
+            directory,
+            options=["--binlog-format=ROW", "--binlog-ignore-db=other"],
+        ) as server,
+    ):
+        filtered = replace(place, server=server)
+        filtered.begin(*K)
+        gtid = filtered.transaction("UPDATE k SET b = 'y'")
+        server.query("CREATE DATABASE other", "USE other", "ALTER TABLE shop.k COMMENT 'x'")
+        assert filtered.last_gtid() == gtid
+        shown = filtered.undo(f"--gtid={gtid}", "--dry-run").out
+        assert "note: binlog_ignore_db=other: DDL run in" in shown
+
+
+def test_vectors_and_their_index(place: Place) -> None:
+    """MariaDB's; MySQL's have no index, and are among the rows of every type."""
+    if not place.is_mariadb:
+        return
+    place.begin("CREATE TABLE k (id INT PRIMARY KEY, v VECTOR(2) NOT NULL, VECTOR INDEX (v))",
+                "INSERT INTO k VALUES (1, VEC_FromText('[4,0]')), (2, VEC_FromText('[0,4]')), "
+                "(3, VEC_FromText('[0,0]'))")  # fmt: skip
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET v = VEC_FromText('[9,9]') WHERE id <> 2",
+                             "DELETE FROM k WHERE id = 2")  # fmt: skip
+    place.undone(gtid)
+    assert place.state("k") == before
+    for row, vector in ((1, "[3,0]"), (2, "[0,3]"), (3, "[1,1]")):
+        distance = f"VEC_DISTANCE_EUCLIDEAN(v, VEC_FromText('{vector}'))"
+        nearest = f"SELECT id FROM shop.k ORDER BY {distance} LIMIT 1"
+        assert place.server.query(nearest) == [(row,)]
+    gtid = place.transaction("UPDATE k SET v = VEC_FromText('[0,0]')")
+    place.transaction("UPDATE k SET v = VEC_FromText('[-0.0,0]') WHERE id = 1")
+    place.refused(f"--gtid={gtid}", why="(id=1) changed")
 
 
 def test_foreign_keys_to_the_same_table(place: Place) -> None:
