@@ -24,10 +24,9 @@ from binlog2s3.config.given import (
 )
 from binlog2s3.config.goal import (
     GOAL_OPTIONS,
-    AcceptTimes,
     AcceptTimeZone,
+    Goal,
     OnlyTables,
-    RecoveryGoal,
     flavour_problems,
     goal_of,
     goal_problems,
@@ -61,14 +60,16 @@ class Address:
 class PitrConfig:
     """What to bring where, from where on, and what is allowed on the way.
 
-    At most one of the starts (`from_...`) is set. GTIDs are texts, because their flavour is the
-    history's. `target` is None if none was named. With `output_dir` nothing is
+    `lineage`: the one that the history ends in, None: the last writer's. At most one of the starts
+    (`from_...`) is set. GTIDs are texts, because their flavour is the history's. `target` is None
+    if none was named. With `output_dir` nothing is
     applied; the target is then only asked what it has.
     """
 
     s3: S3Config
     source: str
-    goal: RecoveryGoal
+    goal: Goal
+    lineage: str | None = None
     target: MysqlConfig | None = None
     source_address: Address | None = None
     serve_address: Annotated[
@@ -172,7 +173,6 @@ class PitrConfig:
     allow_gap: Annotated[
         bool, Option("", "Continue across known gaps and damage: data will be missing.")
     ] = False
-    accept_times: AcceptTimes = False
     accept_time_zone: AcceptTimeZone = False
     allow_source: Annotated[
         bool,
@@ -354,5 +354,12 @@ def _problems(given: Given) -> Iterable[str]:
 PITR = CommandOptions(
     (*PITR_OPTIONS, *TARGET_OPTIONS, *_SHARED),
     _problems,
-    of_source(PitrConfig, _OWN, goal=goal_of, target=_target, source_address=_source_address),
+    of_source(
+        PitrConfig,
+        _OWN,
+        goal=goal_of,
+        lineage=lambda values: values.get("lineage"),
+        target=_target,
+        source_address=_source_address,
+    ),
 )

@@ -20,6 +20,7 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import for_restoring
+from binlog2s3.config.goal import Latest
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
@@ -36,7 +37,7 @@ from binlog2s3.recover.backup import (
     start_of_backup,
     start_of_gtids,
 )
-from binlog2s3.recover.model import Latest, Plan, ProgressReport, Request, Start
+from binlog2s3.recover.model import Plan, ProgressReport, Request, Start
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
