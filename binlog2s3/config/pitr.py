@@ -32,7 +32,7 @@ from binlog2s3.config.goal import (
     goal_problems,
     times_problems,
 )
-from binlog2s3.config.options import Option, options_of
+from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.values import (
     BY_NAME,
     MysqlConfig,
@@ -48,21 +48,13 @@ _GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid", "allow-holes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where the source answers, as far as the streamer's file says so."""
-
-    host: str | None
-    port: int | None
-    socket: Path | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PitrConfig:
     """What to bring where, from where on, and what is allowed on the way.
 
     `lineage`: the one that the history ends in, None: the last writer's. At most one of the starts
     (`from_...`) is set. GTIDs are texts, because their flavour is the history's. `target` is None
-    if none was named. With `output_dir` nothing is
+    if none was named; `source_address` has where the source answers, as far as the streamer's file
+    says so. With `output_dir` nothing is
     applied; the target is then only asked what it has.
     """
 
@@ -71,7 +63,7 @@ class PitrConfig:
     goal: Goal
     lineage: str | None = None
     target: MysqlConfig | None = None
-    source_address: Address | None = None
+    source_address: MysqlConfig | None = None
     serve_address: Annotated[
         str | None,
         Option(
@@ -252,12 +244,12 @@ PITR_OPTIONS = (*GOAL_OPTIONS, *(option for option in _OWN if not option.table))
 TARGET_OPTIONS = (*_SERVER, *(option for option in _OWN if option.table))
 """Those of the table [target]."""
 _SOURCE = "The source, if the file has it: it is refused as the target."
-_SHARED = (
-    *reading("Server in the bucket whose history is applied."),
+_ADDRESS = (
     replace(BY_NAME["mysql-host"], help=_SOURCE, otherwise=""),
     replace(BY_NAME["mysql-port"], otherwise=""),
     replace(BY_NAME["mysql-socket"], help="Its socket."),
 )
+_SHARED = (*reading("Server in the bucket whose history is applied."), *_ADDRESS)
 
 
 def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
@@ -265,9 +257,9 @@ def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
     return target if target.host or target.socket or target.defaults_file else None
 
 
-def _source_address(values: Mapping[str, Any]) -> Address | None:
-    host, port, socket = (values.get(f"mysql-{name}") for name in ("host", "port", "socket"))
-    return Address(host=host, port=port, socket=socket) if host or port or socket else None
+def _source_address(values: Mapping[str, Any]) -> MysqlConfig | None:
+    found = fill(MysqlConfig, _ADDRESS, values)
+    return found if found.host or found.port or found.socket else None
 
 
 def _start_problems(given: Given) -> Iterable[str]:

@@ -585,12 +585,9 @@ class _Recovery:
         for refusal in preflight.problems(
             facts,
             login,
+            self._config,
             flavour=history_flavour(snapshot, self._config.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
-            source_address=self._config.source_address,
-            allow_source=self._config.allow_source,
-            stop_threads=self._config.stop_target_threads,
-            start_is_told=self._config.tells_start,
             is_scratch=self._is_scratch,
         ):
             self._refuse(refusal)

@@ -18,7 +18,6 @@ from binlog2s3.config.options import parse
 from binlog2s3.config.pitr import (
     PITR,
     PITR_OPTIONS,
-    Address,
     PitrConfig,
 )
 from binlog2s3.config.points import gtids_text, parse_gtid, parse_gtids, parse_position, parse_time
@@ -239,7 +238,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert all(getattr(config, flag.replace("-", "_")) for flag in flags)
     assert config.as_json
     assert (config.source, config.s3.bucket, config.s3.prefix) == ("orders", "bucket", "p")
-    assert config.source_address == Address(host="db1", port=3307, socket=None)
+    assert config.source_address == MysqlConfig(host="db1", port=3307)
     assert (config.serve_address, config.workers) == ("10.1.2.3:3310", 4)
     assert config.target == MysqlConfig(
         prefix="target", host="db9", port=3308, user="root", password_file=pem, defaults_file=pem,
