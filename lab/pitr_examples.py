@@ -12,10 +12,11 @@ from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.goal import BeforeGtid
 from binlog2s3.config.points import parse_time
 from binlog2s3.output import Coloured
 from binlog2s3.recover.base_check import unchecked
-from binlog2s3.recover.model import BeforeGtid, BinlogPosition, Plan, PlanPiece, Reachable, Shown
+from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece, Reachable, Shown
 from binlog2s3.recover.view import About, Result, print_plan, print_result
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

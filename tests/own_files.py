@@ -10,15 +10,8 @@ from binlog2s3.binlog.content import Content, ContentReader
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
-from binlog2s3.recover.model import (
-    BinlogPosition,
-    Checked,
-    Latest,
-    Plan,
-    PlanPiece,
-    Reachable,
-    Stream,
-)
+from binlog2s3.config.goal import Latest
+from binlog2s3.recover.model import BinlogPosition, Checked, Plan, PlanPiece, Reachable, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -471,8 +471,8 @@ def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -
         click.echo(example_file(), nl=False)
         return
 
-    found, problems = given_of(ctx, given, FILE_OPTIONS)
-    judged(ctx, found, problems, STREAM)
+    found = given_of(ctx, given, FILE_OPTIONS)
+    judged(ctx, found, STREAM)
     click.echo(in_force(found, FILE_OPTIONS), nl=False)
 
 

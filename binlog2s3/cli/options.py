@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from binlog2s3.config.given import CommandOptions, FileValues, Given
+from binlog2s3.config.given import CommandOptions, Given
 from binlog2s3.config.options import Option, parse
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ConfigError
@@ -105,14 +105,12 @@ def outside_of(ctx: click.Context) -> Outside:
 
 def config_of(ctx: click.Context, raw: dict[str, Any], command: CommandOptions[Made]) -> Made:
     """The config of what click merged. Raises ConfigError with all problems."""
-    return judged(ctx, *given_of(ctx, raw, command.options), command)
+    return judged(ctx, given_of(ctx, raw, command.options), command)
 
 
-def given_of(
-    ctx: click.Context, raw: dict[str, Any], options: Sequence[Option]
-) -> tuple[Given, list[str]]:
-    """What click merged, parsed; and what is wrong with the file and with single values."""
-    file: FileValues = ctx.meta.get(_FILE, FileValues())
+def given_of(ctx: click.Context, raw: dict[str, Any], options: Sequence[Option]) -> Given:
+    """What click merged, parsed; with what is wrong with the file and with single values."""
+    file: Given = ctx.meta.get(_FILE, Given())
     problems, wrong = list(file.problems), set(file.wrong)
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
@@ -134,20 +132,18 @@ def given_of(
         except ValueError as error:
             problems.append(f"{places.get(option.name, f'--{option.name}')}: {error}")
             wrong.add(option.name)
-    return Given(values, places, frozenset(wrong)), problems
+    return Given(values, places, tuple(problems), frozenset(wrong))
 
 
-def judged(
-    ctx: click.Context, given: Given, problems: list[str], command: CommandOptions[Made]
-) -> Made:
-    """The config of these values. Raises ConfigError with these problems and all others."""
-    config, more = command.build(given)
-    if config is None or problems:
-        file: FileValues = ctx.meta.get(_FILE, FileValues())
+def judged(ctx: click.Context, given: Given, command: CommandOptions[Made]) -> Made:
+    """The config of these values. Raises ConfigError with all problems."""
+    config, problems = command.build(given)
+    if config is None:
+        file: Given = ctx.meta.get(_FILE, Given())
         hint = f"see {ctx.command_path} -h"
         if file.problems:
             hint = f"`binlog2s3 config --example` has every table and key of a file; {hint}"
-        raise ConfigError([*problems, *more], hint=hint)
+        raise ConfigError(problems, hint=hint)
     return config
 
 

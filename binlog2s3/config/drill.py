@@ -4,16 +4,14 @@ How a backup is restored is said by the options that `restore` has, too.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from binlog2s3.config.bucket import WRITING, of_source, reading
 from binlog2s3.config.given import CommandOptions, Given, file_problems, path_problems
-from binlog2s3.config.goal import RecoveryGoal
+from binlog2s3.config.goal import GOAL_OPTIONS, goal_of
 from binlog2s3.config.options import Option, options_of
-from binlog2s3.config.pitr import PitrConfig
-from binlog2s3.config.points import Moment
 from binlog2s3.config.restore import Restoring, restoring_problems
 
 IoClass = Literal["idle", "best-effort", "none"]
@@ -32,10 +30,6 @@ class DrillConfig(Restoring):
             required=True,
         ),
     ]
-    to_time: Annotated[
-        Moment | None,
-        Option("TIME", "Recover to this time, as `pitr` does.", "time", otherwise="now"),
-    ] = None
     check_sql: Annotated[
         Path | None,
         Option(
@@ -59,14 +53,17 @@ class DrillConfig(Restoring):
     ] = "idle"
     as_json: Annotated[bool, Option("", "Print the result as JSON.", name="json")] = False
 
-    @property
-    def recovery(self) -> PitrConfig:
-        """See `Restoring`."""
-        return self.recovery_to(RecoveryGoal(to_time=self.to_time, latest=self.to_time is None))
 
-
-DRILL_OPTIONS = options_of(DrillConfig)
-"""Those that only `drill` has."""
+_TO_TIME, _ACCEPT_TIMES = (
+    option for option in GOAL_OPTIONS if option.name in ("to-time", "accept-times")
+)
+_OWN = options_of(DrillConfig)
+DRILL_OPTIONS = (
+    replace(_TO_TIME, help="Recover to this time, as `pitr` does.", otherwise="now"),
+    _ACCEPT_TIMES,
+    *_OWN,
+)
+"""Those that `drill` has for itself."""
 _SHARED = (*reading("Server in the bucket whose recovery is proved."), *WRITING)
 
 
@@ -76,4 +73,6 @@ def _problems(given: Given) -> Iterable[str]:
     yield from file_problems(given, DRILL_OPTIONS)
 
 
-DRILL = CommandOptions((*_SHARED, *DRILL_OPTIONS), _problems, of_source(DrillConfig, DRILL_OPTIONS))
+DRILL = CommandOptions(
+    (*_SHARED, *DRILL_OPTIONS), _problems, of_source(DrillConfig, _OWN, goal=goal_of)
+)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.config.given import FileValues, Given
+from binlog2s3.config.given import Given
 from binlog2s3.config.options import ENVIRONMENT_PREFIX, Option, Value, parse
 from binlog2s3.config.pitr import TARGET_OPTIONS
 from binlog2s3.config.stream import OPTIONS
@@ -187,7 +187,7 @@ def _row(option: Option, given: Given) -> str:
     return f"# {option.key}: {option.default_text}" if option.default_text else ""
 
 
-def read_file(path: Path) -> FileValues:
+def read_file(path: Path) -> Given:
     """Read a TOML configuration file. Never raises: what is wrong is in `problems`.
 
     If a file cannot be read, every option is `wrong`, because its value is unknown.
@@ -213,13 +213,13 @@ def _load(path: Path) -> dict[str, Any]:
     return tomllib.loads(data.decode("utf-8-sig"))  # some editors write a byte order mark
 
 
-def _unread(path: Path, why: str) -> FileValues:
-    return FileValues(
+def _unread(path: Path, why: str) -> Given:
+    return Given(
         problems=(f"{path}: {why}",), wrong=frozenset(option.name for option in FILE_OPTIONS)
     )
 
 
-def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
+def _read_tables(document: Mapping[str, Any], path: Path) -> Given:
     by_place = {(option.table, option.key): option for option in FILE_OPTIONS}
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
@@ -256,7 +256,7 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
                 except ValueError as error:
                     problems.append(f"{places[option.name]}: {error}")
     unusable = (frozenset(places) | perhaps) - frozenset(values)
-    return FileValues(values, places, tuple(problems), unusable)
+    return Given(values, places, tuple(problems), unusable)
 
 
 def _parse_typed(option: Option, raw: object) -> Any:

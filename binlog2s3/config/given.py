@@ -18,29 +18,17 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class FileValues:
-    """The values of a TOML file by option name, and its problems.
+class Given:
+    """The parsed values by option name, of the options that were given: all, or those of a file.
 
-    `places` says for each option in the file what a message calls it. `wrong` are the options with
-    an unusable or unknown value, or that an unknown table or key may mean: they are not missing.
+    `places` says what a message calls an option, if not `--name`. `problems`: what is wrong with
+    single values, or with the file. `wrong` are the options whose value is not usable or unknown,
+    as that says, or that an unknown table or key may mean: they are not missing.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    wrong: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The parsed values by option name, of the options that were given.
-
-    `places` says what a message calls an option, if not `--name`. `wrong` are the options whose
-    value is not usable and is already reported: they are not missing.
-    """
-
-    values: Mapping[str, Any]
-    places: Mapping[str, str] = field(default_factory=dict)
     wrong: frozenset[str] = frozenset()
 
     def has(self, name: str) -> bool:
@@ -81,8 +69,8 @@ class CommandOptions(Generic[Made]):
     def build(self, given: Given) -> tuple[Made | None, list[str]]:
         """Judge all values together: (config, problems); no config if anything is wrong."""
         required = (option.name for option in self.options if option.required)
-        problems = [f"--{name} is missing" for name in required if given.is_missing(name)]
-        problems += self.problems(given)
+        missing = (f"--{name} is missing" for name in required if given.is_missing(name))
+        problems = [*given.problems, *missing, *self.problems(given)]
         if problems or given.wrong:
             return None, problems
         return self.make(given.values), []

@@ -6,16 +6,59 @@ from typing import Annotated, Any
 
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.given import Given, exclusive, needs
-from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.options import Option, options_of
 from binlog2s3.config.points import Moment, flavour_of, parse_gtids
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryGoal:
-    """Where to stop, and in which history; one of all but `lineage` is set.
+@dataclass(frozen=True, slots=True)
+class ToTime:
+    """Stop before the first transaction, in binlog order, that was committed later than this.
 
-    GTIDs are texts, because their flavour is the history's.
+    Microseconds since the epoch, UTC; `text` as the operator wrote it. `accepts`: take commit times
+    as they are, though they cannot all be right.
     """
+
+    at_us: int
+    text: str
+    accepts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToGtid:
+    """Stop after this transaction: "uuid:5", "uuid:tag:5", MariaDB's "0-1-5"."""
+
+    gtid: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeGtid:
+    """Stop just before this transaction."""
+
+    gtid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToPosition:
+    """Stop at this position, which must be between two transactions.
+
+    `lineage`: the lineage that has the binlog, if it is known.
+    """
+
+    place: FilePosition
+    lineage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Stop at the end of what is in the bucket."""
+
+
+Goal = ToTime | ToGtid | BeforeGtid | ToPosition | Latest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GoalOptions:
+    """The options that become a `Goal`, and the lineage that it is in."""
 
     to_time: Annotated[
         Moment | None,
@@ -41,17 +84,16 @@ class RecoveryGoal:
             "ID", "Follow the history that ends in this lineage.", otherwise="the last writer's"
         ),
     ] = None
+    accept_times: Annotated[
+        bool,
+        Option(
+            "",
+            "For --to-time, take commit times as they are, though they cannot all be right: a "
+            "clock was wrong, or sessions set their time.",
+        ),
+    ] = False
 
 
-AcceptTimes = Annotated[
-    bool,
-    Option(
-        "",
-        "For --to-time, take commit times as they are, though they cannot all be right: a clock "
-        "was wrong, or sessions set their time.",
-    ),
-]
-"""The option --accept-times."""
 AcceptTimeZone = Annotated[
     bool,
     Option(
@@ -75,13 +117,22 @@ OnlyTables = Annotated[
     ),
 ]
 """The option --table: databases and names."""
-GOAL_OPTIONS = options_of(RecoveryGoal)
+GOAL_OPTIONS = options_of(_GoalOptions)
 GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
 
 
-def goal_of(values: Mapping[str, Any]) -> RecoveryGoal:
-    return fill(RecoveryGoal, GOAL_OPTIONS, values)
+def goal_of(values: Mapping[str, Any]) -> Goal:
+    """Where to stop, by the one option that says it; without any, at the newest."""
+    if (at := values.get("to-time")) is not None:
+        return ToTime(at.at_us, at.text, bool(values.get("accept-times")))
+    if (gtid := values.get("to-gtid")) is not None:
+        return ToGtid(gtid)
+    if (gtid := values.get("before-gtid")) is not None:
+        return BeforeGtid(gtid)
+    if (place := values.get("to-position")) is not None:
+        return ToPosition(place)
+    return Latest()
 
 
 def goal_problems(given: Given) -> Iterable[str]:

@@ -24,16 +24,15 @@ from binlog2s3.config.given import (
 )
 from binlog2s3.config.goal import (
     GOAL_OPTIONS,
-    AcceptTimes,
     AcceptTimeZone,
+    Goal,
     OnlyTables,
-    RecoveryGoal,
     flavour_problems,
     goal_of,
     goal_problems,
     times_problems,
 )
-from binlog2s3.config.options import Option, options_of
+from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.stream import (
     BY_NAME,
     MysqlConfig,
@@ -49,28 +48,22 @@ _GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid", "allow-holes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where the source answers, as far as the streamer's file says so."""
-
-    host: str | None
-    port: int | None
-    socket: Path | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PitrConfig:
     """What to bring where, from where on, and what is allowed on the way.
 
-    At most one of the starts (`from_...`) is set. GTIDs are texts, because their flavour is the
-    history's. `target` is None if none was named. With `output_dir` nothing is
+    `lineage`: the one that the history ends in, None: the last writer's. At most one of the starts
+    (`from_...`) is set. GTIDs are texts, because their flavour is the history's. `target` is None
+    if none was named; `source_address` has where the source answers, as far as the streamer's file
+    says so. With `output_dir` nothing is
     applied; the target is then only asked what it has.
     """
 
     s3: S3Config
     source: str
-    goal: RecoveryGoal
+    goal: Goal
+    lineage: str | None = None
     target: MysqlConfig | None = None
-    source_address: Address | None = None
+    source_address: MysqlConfig | None = None
     serve_address: Annotated[
         str | None,
         Option(
@@ -172,7 +165,6 @@ class PitrConfig:
     allow_gap: Annotated[
         bool, Option("", "Continue across known gaps and damage: data will be missing.")
     ] = False
-    accept_times: AcceptTimes = False
     accept_time_zone: AcceptTimeZone = False
     allow_source: Annotated[
         bool,
@@ -252,12 +244,12 @@ PITR_OPTIONS = (*GOAL_OPTIONS, *(option for option in _OWN if not option.table))
 TARGET_OPTIONS = (*_SERVER, *(option for option in _OWN if option.table))
 """Those of the table [target]."""
 _SOURCE = "The source, if the file has it: it is refused as the target."
-_SHARED = (
-    *reading("Server in the bucket whose history is applied."),
+_ADDRESS = (
     replace(BY_NAME["mysql-host"], help=_SOURCE, otherwise=""),
     replace(BY_NAME["mysql-port"], otherwise=""),
     replace(BY_NAME["mysql-socket"], help="Its socket."),
 )
+_SHARED = (*reading("Server in the bucket whose history is applied."), *_ADDRESS)
 
 
 def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
@@ -265,9 +257,9 @@ def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
     return target if target.host or target.socket or target.defaults_file else None
 
 
-def _source_address(values: Mapping[str, Any]) -> Address | None:
-    host, port, socket = (values.get(f"mysql-{name}") for name in ("host", "port", "socket"))
-    return Address(host=host, port=port, socket=socket) if host or port or socket else None
+def _source_address(values: Mapping[str, Any]) -> MysqlConfig | None:
+    found = fill(MysqlConfig, _ADDRESS, values)
+    return found if found.host or found.port or found.socket else None
 
 
 def _start_problems(given: Given) -> Iterable[str]:
@@ -354,5 +346,12 @@ def _problems(given: Given) -> Iterable[str]:
 PITR = CommandOptions(
     (*PITR_OPTIONS, *TARGET_OPTIONS, *_SHARED),
     _problems,
-    of_source(PitrConfig, _OWN, goal=goal_of, target=_target, source_address=_source_address),
+    of_source(
+        PitrConfig,
+        _OWN,
+        goal=goal_of,
+        lineage=lambda values: values.get("lineage"),
+        target=_target,
+        source_address=_source_address,
+    ),
 )

@@ -5,7 +5,6 @@ No password is an option: the private server gets a random one.
 
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,9 @@ from binlog2s3.config.given import (
 )
 from binlog2s3.config.goal import (
     GOAL_OPTIONS,
-    AcceptTimes,
     AcceptTimeZone,
+    Goal,
     OnlyTables,
-    RecoveryGoal,
     goal_of,
     goal_problems,
     times_problems,
@@ -45,11 +43,12 @@ _OF_A_SERVER = ("ibdata1", "mysql.ibd", "aria_log_control")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restoring(ABC):
+class Restoring:
     """How a base backup is restored and rolled forward: what `restore` and `drill` share."""
 
     s3: S3Config
     source: str
+    goal: Goal
     mysqld: Annotated[
         Path,
         Option(
@@ -102,22 +101,20 @@ class Restoring(ABC):
             "Option for the private server: --NAME=VALUE. May be given several times.",
         ),
     ] = ()
-    accept_times: AcceptTimes = False
     accept_time_zone: AcceptTimeZone = False
 
+    tables: tuple[tuple[str, str], ...] = ()
+    lineage: str | None = None
+
     @property
-    @abstractmethod
     def recovery(self) -> PitrConfig:
         """The recovery without its target and its base backup."""
-
-    def recovery_to(self, goal: RecoveryGoal, tables: OnlyTables = ()) -> PitrConfig:
-        """The same to this goal, of only these tables (none: all)."""
         return PitrConfig(
             s3=self.s3,
             source=self.source,
-            goal=goal,
-            tables=tables,
-            accept_times=self.accept_times,
+            goal=self.goal,
+            lineage=self.lineage,
+            tables=self.tables,
             accept_time_zone=self.accept_time_zone,
             yes=True,
         )
@@ -127,7 +124,6 @@ class Restoring(ABC):
 class RestoreConfig(Restoring):
     """What to restore, to which moment, and where."""
 
-    goal: RecoveryGoal
     data_dir: Annotated[
         Path,
         Option(
@@ -162,11 +158,6 @@ class RestoreConfig(Restoring):
     dry_run: Annotated[bool, Option("", "Show what would be done, and change nothing.")] = False
     as_json: AsJson = False
     yes: Annotated[bool, Option("", "Do not ask before it begins.")] = False
-
-    @property
-    def recovery(self) -> PitrConfig:
-        """See `Restoring`."""
-        return self.recovery_to(self.goal, self.tables)
 
 
 _OWN = (
@@ -282,5 +273,7 @@ def _problems(given: Given) -> Iterable[str]:
 RESTORE = CommandOptions(
     (*_SHARED, *RESTORE_OPTIONS),
     _problems,
-    of_source(RestoreConfig, _FOR_ITSELF, goal=goal_of),
+    of_source(
+        RestoreConfig, _FOR_ITSELF, goal=goal_of, lineage=lambda values: values.get("lineage")
+    ),
 )

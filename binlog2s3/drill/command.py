@@ -25,6 +25,7 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_writing
 from binlog2s3.config.drill import DrillConfig, IoClass
+from binlog2s3.config.goal import ToTime
 from binlog2s3.drill.checks import check_statements, check_tables, statements_in
 from binlog2s3.drill.workspace import DrillMarker, DrillWorkspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, PreconditionError, RecoveryError
@@ -38,7 +39,6 @@ from binlog2s3.formatting import (
     one_line,
 )
 from binlog2s3.output import Field, page_on, say
-from binlog2s3.recover.model import ToTime
 from binlog2s3.restore.engine import Engine, choose, refuse_root
 from binlog2s3.restore.scratch import ScratchServer, user_of
 from binlog2s3.restore.watchdog import Watchdog
@@ -110,7 +110,7 @@ class _Drill:
         self._backup: Backup | None = None
         self._statements: list[str] = []
         now = datetime.now(UTC)
-        goal = config.to_time.text if config.to_time is not None else "now"
+        goal = config.goal.text if isinstance(config.goal, ToTime) else "now"
         self._result = _failed(new_id(now), config.source, goal, now)
         begun = DrillMarker(id=self._result.id, source=config.source, started_at=now)
         self._workspace = DrillWorkspace(

@@ -16,16 +16,9 @@ from binlog2s3.archive.codec import (
     of,
 )
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.goal import BeforeGtid, Goal, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.formatting import iso_text
-from binlog2s3.recover.model import (
-    BeforeGtid,
-    Goal,
-    Latest,
-    Plan,
-    ToGtid,
-    ToPosition,
-    ToTime,
-)
+from binlog2s3.recover.model import Plan
 from binlog2s3.recover.view import About, Result, commits_empty, estimate_seconds
 
 _GOALS = {

@@ -16,18 +16,11 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, precedes, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
+from binlog2s3.config.goal import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.errors import ArchiveError, GoalError, RecoveryError
 from binlog2s3.formatting import cut, iso_text
 from binlog2s3.recover.branches import Branches
-from binlog2s3.recover.model import (
-    BeforeGtid,
-    Latest,
-    Reachable,
-    Request,
-    ToGtid,
-    ToPosition,
-    ToTime,
-)
+from binlog2s3.recover.model import Reachable, Request
 from binlog2s3.recover.route import SECOND_US, Route
 
 _SHORT_US = 10 * SECOND_US

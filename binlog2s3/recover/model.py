@@ -14,6 +14,7 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.goal import Goal
 from binlog2s3.formatting import iso_text
 
 Result = TypeVar("Result")
@@ -21,52 +22,6 @@ Search: TypeAlias = Callable[[Iterable[Transaction]], Result]
 """What is looked for in transactions, which come in order. Equal ones find the same."""
 
 # What is wanted
-
-
-@dataclass(frozen=True, slots=True)
-class ToTime:
-    """Stop before the first transaction, in binlog order, that was committed later than this.
-
-    Microseconds since the epoch, UTC; `text` as the operator wrote it. `accepts`: take commit times
-    as they are, though they cannot all be right.
-    """
-
-    at_us: int
-    text: str
-    accepts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ToGtid:
-    """Stop after this transaction: "uuid:5", "uuid:tag:5", MariaDB's "0-1-5"."""
-
-    gtid: str
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeGtid:
-    """Stop just before this transaction."""
-
-    gtid: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToPosition:
-    """Stop at this position, which must be between two transactions.
-
-    `lineage`: the lineage that has the binlog, if it is known.
-    """
-
-    place: FilePosition
-    lineage: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """Stop at the end of what is in the bucket."""
-
-
-Goal = ToTime | ToGtid | BeforeGtid | ToPosition | Latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,36 +31,46 @@ _LIKE = DATABASE.replace("_", "\\_") + "%"
 _TABLE = "note"
 _OLD_TABLES = ("run", "only_tables")
 """In the database DATABASE itself, until version 0.2.0."""
-_SIZES = {
-    "server": 600,
-    "made": 20,
-    "asked": 64,
-    "reached": 500,
-    "started": 40,
-    "begun": 40,
-    "since": 500,
-    "settings": 500,
-    "only_tables": 1 << 20,
+_COLUMNS = {
+    "server": "VARCHAR(600)",
+    "made": "BIGINT",
+    "asked": "VARCHAR(64)",
+    "reached": "VARCHAR(500)",
+    "started": "VARCHAR(40)",
+    "begun": "VARCHAR(40)",
+    "since": "VARCHAR(500)",
+    "settings": "VARCHAR(500)",
+    "only_tables": "MEDIUMTEXT",
 }
-"""Columns, and how many characters are read at most."""
+"""Of a note's table, besides its number."""
+_MOST = 1 << 20
+"""So many characters of each are read: anybody may have made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a run says of itself while it works.
+    """What a run says of itself while it works, and the mark of a server that has only some tables.
 
-    `asked`: a digest of what the operator said about the start. `started`: when the server was
-    started. Everything before `reached` was applied and nothing after it, except what a channel of
-    that run has applied since. `since`: where the first of the runs that continue each other began.
-    `settings`: the server's settings that the run has changed, as they were.
+    `number` grows with each note; `database`: the one that it is in. `server`: on which it was
+    made, and `made`: when its table was. `asked`: a digest of what the operator said about the
+    start. `started`: when the server was started. Everything before `reached` was applied and
+    nothing after it, except what a channel of that run has applied since. `since`: where the first
+    of the runs that continue each other began. `settings`: the server's settings that the run has
+    changed, as they were. `begun`, and all that a run says, is "" once it has ended; `only_tables`
+    stays: the mark, as JSON.
     """
 
+    number: int
+    database: str
+    server: str
+    made: str
     asked: str
     reached: str
     started: str
     begun: str
     since: str
     settings: str
+    only_tables: str
 
     @property
     def before(self) -> dict[str, str]:
@@ -88,15 +98,6 @@ def by_gtids(lineage: str) -> str:
     return f"{_BY_GTIDS} of {lineage}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A note that was made on this server, and the database that it is in."""
-
-    database: str
-    number: int
-    row: Mapping[str, str]
-
-
 class Notes:
     """The note at one target.
 
@@ -112,14 +113,12 @@ class Notes:
     def find(self) -> Note | None:
         """The note of a run that has not ended; None if there is none."""
         kept = self._kept()
-        if kept is None or not kept.row["begun"]:
-            return None
-        return Note(**{name: kept.row[name] for name in Note.__slots__})
+        return kept if kept is not None and kept.begun else None
 
     def mark(self) -> frozenset[str] | None:
         """The only tables that were ever applied here; None if the server has no such mark."""
         kept = self._kept()
-        return _names(kept.row["only_tables"]) if kept is not None else None
+        return _names(kept.only_tables) if kept is not None else None
 
     @property
     def database(self) -> str:
@@ -142,16 +141,15 @@ class Notes:
         stay in it, and `since` if its run has not ended.
         """
         old = self._kept()
-        if old is not None and old.row["begun"]:
-            since = old.row["since"]
-        settings = old.row["settings"] if old is not None else ""
-        only = old.row["only_tables"] if old is not None else ""
+        if old is not None and old.begun:
+            since = old.since
+        settings = old.settings if old is not None else ""
+        only = old.only_tables if old is not None else ""
         name = _name_for(self._identity(), secrets.token_hex(4))
         self._unlogged(f"CREATE DATABASE {name}")
+        columns = ", ".join(f"{column} {kind}" for column, kind in _COLUMNS.items())
         self._unlogged(
-            f"CREATE TABLE {name}.{_TABLE} (id INT PRIMARY KEY, server VARCHAR(600), made BIGINT, "
-            "asked VARCHAR(64), reached VARCHAR(500), started VARCHAR(40), begun VARCHAR(40), "
-            "since VARCHAR(500), settings VARCHAR(500), only_tables MEDIUMTEXT) "
+            f"CREATE TABLE {name}.{_TABLE} (id INT PRIMARY KEY, {columns}) "
             "ENGINE=InnoDB CHARACTER SET utf8mb4"
         )
         self._unlogged(
@@ -184,7 +182,7 @@ class Notes:
     def remove(self) -> None:
         """Remove it: everything is done. A mark stays."""
         kept = self._kept()
-        if kept is not None and kept.row["only_tables"]:
+        if kept is not None and kept.only_tables:
             self._drop(but=kept.database)
             self._update("asked = '', reached = '', started = '', since = '', begun = %s", "")
         else:
@@ -251,11 +249,11 @@ class Notes:
         self._server.rows(statement, values)
         self._server.close()
 
-    def _kept(self) -> _Kept | None:
+    def _kept(self) -> Note | None:
         """The newest one that was made on this server. A run that was killed may leave two."""
         return max(self._all(), key=lambda one: one.number, default=None)
 
-    def _all(self) -> list[_Kept]:
+    def _all(self) -> list[Note]:
         """Those that were made on this server."""
         self._server.close()  # the old connection may have been idle for hours
         self._server.rows("SET SESSION time_zone = '+00:00'")  # for the time of a table
@@ -264,8 +262,8 @@ class Notes:
         finally:
             self._server.close()
 
-    def _made_here(self) -> list[_Kept]:
-        ours: list[_Kept] = []
+    def _made_here(self) -> list[Note]:
+        ours: list[Note] = []
         others: list[str] = []
         rows = self._server.rows(
             "SELECT table_schema AS db, table_name AS name, UNIX_TIMESTAMP(create_time) AS made "
@@ -280,22 +278,22 @@ class Notes:
                 if self._server.rows(f"SELECT 1 FROM {database}.{name} LIMIT 1"):  # noqa: S608 - constants
                     others.append(f"{database}.{name}")
             elif _NAME.fullmatch(database) and name == _TABLE:
-                for number, found in self._rows_of(database):
-                    is_ours = found is not None and (found["server"], found["made"]) == (
+                for found in self._rows_of(database):
+                    is_ours = found is not None and (found.server, found.made) == (
                         identity,
                         str(int(made or 0)),
                     )
-                    if found is not None and is_ours and _is_readable(found["only_tables"]):
-                        ours.append(_Kept(database, number, found))
+                    if found is not None and is_ours and _is_readable(found.only_tables):
+                        ours.append(found)
                     else:
                         others.append(f"{database}.{name}")
         if others and not ours:
             raise self._foreign(others)
         return ours
 
-    def _rows_of(self, database: str) -> Iterator[tuple[int, dict[str, str] | None]]:
+    def _rows_of(self, database: str) -> Iterator[Note | None]:
         """Its rows, at most two; None for one that has another shape."""
-        columns = ", ".join(f"LEFT({name}, {most}) AS {name}" for name, most in _SIZES.items())
+        columns = ", ".join(f"LEFT({column}, {_MOST}) AS {column}" for column in _COLUMNS)
         try:
             rows: list[dict[str, Any]] = self._server.rows(
                 f"SELECT id, {columns} FROM {quoted(database)}.{_TABLE} LIMIT 2"  # noqa: S608 - constants
@@ -305,12 +303,13 @@ class Notes:
                 raise
             rows = [{}]
         for row in rows:
-            texts = {name: row.get(name) for name in _SIZES}
+            texts = {column: row.get(column) for column in _COLUMNS}
             number = row.get("id")
             if len(rows) > 1 or not isinstance(number, int) or None in texts.values():
-                yield 0, None
+                yield None
             else:
-                yield number, {name: str(value) for name, value in texts.items()}
+                found = {column: str(value) for column, value in texts.items()}
+                yield Note(number=number, database=database, **found)
 
     def _identity(self) -> str:
         """What tells this server from one that a copy of its data was brought to."""

@@ -20,6 +20,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import for_restoring
+from binlog2s3.config.goal import Latest, ToPosition
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -44,10 +45,7 @@ from binlog2s3.recover.extract import Extract, Watcher, walked
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import (
     Base,
-    BeforeGtid,
     BinlogPosition,
-    Goal,
-    Latest,
     OpenStream,
     Own,
     Plan,
@@ -55,9 +53,6 @@ from binlog2s3.recover.model import (
     Request,
     Shown,
     Start,
-    ToGtid,
-    ToPosition,
-    ToTime,
 )
 from binlog2s3.recover.one_table import OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
@@ -300,7 +295,7 @@ class _Recovery:
     def _start(self, snapshot: Snapshot) -> tuple[Start, str]:
         """What the target has, and in words who says so."""
         config = self._config
-        flavour = history_flavour(snapshot, config.goal.lineage)
+        flavour = history_flavour(snapshot, config.lineage)
         have: Gtids | None = None
         words = []
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
@@ -398,7 +393,7 @@ class _Recovery:
                 "--from-binlog; `binlog2s3 backup run` makes a base backup, `backup add` registers "
                 "one",
             )
-        goal, lineage = goal_of(self._config), self._config.goal.lineage
+        goal, lineage = self._config.goal, self._config.lineage
         backup, _ = choose(backups, goal, snapshot, lineage)
         return backup  # if it cannot be brought there, its plan is refused with the reason
 
@@ -424,11 +419,11 @@ class _Recovery:
     def _request(self, start: Start) -> Request:
         config = self._config
         return Request(
-            goal=goal_of(config),
+            goal=config.goal,
             start=start,
             skip=config.skip_gtid,
             holes=config.allow_holes,
-            lineage=config.goal.lineage,
+            lineage=config.lineage,
             allow_gap=config.allow_gap,
             allow_extra_gtids=config.allow_extra_gtids,
         )
@@ -590,12 +585,9 @@ class _Recovery:
         for refusal in preflight.problems(
             facts,
             login,
-            flavour=history_flavour(snapshot, self._config.goal.lineage),
+            self._config,
+            flavour=history_flavour(snapshot, self._config.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
-            source_address=self._config.source_address,
-            allow_source=self._config.allow_source,
-            stop_threads=self._config.stop_target_threads,
-            start_is_told=self._config.tells_start,
             is_scratch=self._is_scratch,
         ):
             self._refuse(refusal)
@@ -791,20 +783,6 @@ def _not_executed(have: Gtids | None, base: Base) -> Iterator[str]:
 def _words(backup: Backup) -> str:
     where = f" at {backup.location}" if backup.location else ""
     return f"the registered {backup.tool} {backup.name}{where}"
-
-
-def goal_of(config: PitrConfig) -> Goal:
-    """Where to stop."""
-    goal = config.goal
-    if goal.to_time is not None:
-        return ToTime(goal.to_time.at_us, goal.to_time.text, config.accept_times)
-    if goal.to_gtid is not None:
-        return ToGtid(goal.to_gtid)
-    if goal.before_gtid is not None:
-        return BeforeGtid(goal.before_gtid)
-    if goal.to_position is not None:
-        return ToPosition(goal.to_position)
-    return Latest()
 
 
 def _asked(config: PitrConfig) -> str:

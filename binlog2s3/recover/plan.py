@@ -27,10 +27,11 @@ from binlog2s3.binlog.gtid import (
 )
 from binlog2s3.binlog.place import ExactGtids, Gtid, Spot, gtid_text, transactions_with
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.goal import Latest
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import Search
-from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
+from binlog2s3.recover.model import BucketHistory, Plan, PlanPiece, Request, Shown
 from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import Holes, holes

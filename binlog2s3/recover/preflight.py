@@ -11,9 +11,10 @@ import os
 import socket
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList
-from binlog2s3.config.pitr import Address
+from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, some
 from binlog2s3.recover.channel import channel_of
@@ -53,20 +54,15 @@ _NEEDS_RESTART = ("replica_skip_errors", "slave_skip_errors")
 def problems(
     found: TargetFacts,
     login: Login,
+    config: PitrConfig,
     *,
     flavour: Flavour,
     server_uuids: Collection[str],
-    source_address: Address | None = None,
-    allow_source: bool = False,
-    stop_threads: bool = False,
-    start_is_told: bool = True,
     is_scratch: bool = False,
 ) -> Iterator[RecoveryError]:
     """Why nothing may be applied to it; empty if it may.
 
-    `flavour` is the history's, `server_uuids` are those of all servers that wrote to the bucket,
-    `source_address` is the source's in the streamer's configuration. `start_is_told`: the operator
-    said where the base backup ends.
+    `flavour` is the history's, `server_uuids` are those of all servers that wrote to the bucket.
     """
     if found.flavour != flavour:
         yield _refusal(
@@ -74,8 +70,8 @@ def problems(
             f"is {_TITLE[found.flavour]} {found.version}; the binlogs are {_TITLE[flavour]}'s",
             "apply them to a server of their own flavour",
         )
-    if not allow_source:
-        yield from _source_problems(found, login, server_uuids, source_address)
+    if not config.allow_source:
+        yield from _source_problems(found, login, server_uuids, config)
     if found.read_only or found.super_read_only:
         which = "super_read_only" if found.super_read_only else "read_only"
         both = "super_read_only = OFF, " if found.flavour == "mysql" else ""
@@ -91,7 +87,7 @@ def problems(
             f"begins each transaction as a read-only one ({name} is ON)",
             f"if it is the right server: SET GLOBAL {name} = OFF",
         )
-    if not stop_threads:
+    if not config.stop_target_threads:
         yield from _thread_problems(found)
     if not found.checks_accounts:
         yield _refusal(
@@ -103,7 +99,8 @@ def problems(
         )
     if found.unloaded and not is_scratch:
         yield _unloaded(found)
-    if not start_is_told and found.tables and found.executed is not None and not found.executed:
+    is_empty = found.executed is not None and not found.executed
+    if not config.tells_start and found.tables and is_empty:
         yield _refusal(
             found,
             f"has {count_text(found.tables, 'table')} but no GTIDs: was --from-backup forgotten?",
@@ -120,7 +117,7 @@ def problems(
 
 
 def _source_problems(
-    found: TargetFacts, login: Login, server_uuids: Collection[str], address: Address | None
+    found: TargetFacts, login: Login, server_uuids: Collection[str], config: PitrConfig
 ) -> Iterator[RecoveryError]:
     if found.uuid.lower() in {uuid.lower() for uuid in server_uuids}:
         if found.flavour == "mysql":
@@ -136,7 +133,8 @@ def _source_problems(
             "restored from the backup instead (--allow-source is for a source that was restored "
             "in place)",
         )
-    if address is not None and _is_same(login, address):
+    source = config.source_address
+    if source is not None and _is_same(login, source.host, source.port, source.socket):
         yield _refusal(
             found,
             "is the source of the streamer's configuration",
@@ -173,16 +171,14 @@ def _refusal(found: TargetFacts, why: str, hint: str) -> RecoveryError:
     return RecoveryError(f"the target, {found.address}, {why}", hint=hint)
 
 
-def _is_same(login: Login, address: Address) -> bool:
-    """Whether both are the same address, as far as names and numbers tell."""
+def _is_same(login: Login, host: str | None, port: int | None, at: Path | None) -> bool:
+    """Whether both are the same address, as far as names and numbers tell. `at`: a socket."""
     if login.socket:
-        return address.socket is not None and os.path.realpath(login.socket) == os.path.realpath(
-            address.socket
-        )
-    if address.host is None and address.port is None:
+        return at is not None and os.path.realpath(login.socket) == os.path.realpath(at)
+    if host is None and port is None:
         return False
     ours = _addresses(login.host, login.port)
-    return bool(ours & _addresses(address.host or "127.0.0.1", address.port or _PORT))
+    return bool(ours & _addresses(host or "127.0.0.1", port or _PORT))
 
 
 def _addresses(host: str, port: int) -> set[tuple[str, int]]:

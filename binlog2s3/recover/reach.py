@@ -10,21 +10,12 @@ from dataclasses import dataclass, replace
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import MariadbGtidList, beyond, intersection
 from binlog2s3.binlog.place import NoPlaceError, Spot
+from binlog2s3.config.goal import Goal, Latest, ToPosition, ToTime
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.branches import Branches
-from binlog2s3.recover.model import (
-    BinlogPosition,
-    BucketHistory,
-    Goal,
-    Latest,
-    Plan,
-    Request,
-    Start,
-    ToPosition,
-    ToTime,
-)
+from binlog2s3.recover.model import BinlogPosition, BucketHistory, Plan, Request, Start
 from binlog2s3.recover.origin import refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.route import Route, history_flavour

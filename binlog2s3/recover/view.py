@@ -11,6 +11,7 @@ from typing import Literal
 
 from binlog2s3.binlog.content import AlterName, Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
+from binlog2s3.config.goal import BeforeGtid, Goal, ToGtid, ToPosition, ToTime
 from binlog2s3.formatting import (
     count_text,
     duration_text,
@@ -21,17 +22,7 @@ from binlog2s3.formatting import (
 )
 from binlog2s3.output import Column, Field, Plain, Table, say
 from binlog2s3.recover.base_check import BaseCheck
-from binlog2s3.recover.model import (
-    BeforeGtid,
-    BinlogPosition,
-    Goal,
-    Plan,
-    PlanPiece,
-    Shown,
-    ToGtid,
-    ToPosition,
-    ToTime,
-)
+from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece, Shown
 from binlog2s3.recover.one_table import OnlyTables
 
 _ROOM = 11

@@ -34,7 +34,6 @@ from binlog2s3.recover.events import Event, events_of, give
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.one_table import texts_of
-from binlog2s3.recover.pitr import goal_of
 from binlog2s3.recover.view import About, goal_text, print_disabled, print_plan, warn_of
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
@@ -100,7 +99,7 @@ class _Restore:
         self._config = config
         self._catalog = catalog
         self._directory = directory
-        self._goal = goal_text(goal_of(config.recovery))
+        self._goal = goal_text(config.goal)
         self._tables = texts_of(config.tables)
         self._left = directory.left()
         now = datetime.now(UTC)

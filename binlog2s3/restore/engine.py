@@ -17,6 +17,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
 from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.config.goal import ToPosition
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PITR
 from binlog2s3.config.restore import RESTORE, Restoring
@@ -27,15 +28,9 @@ from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr, reach
 from binlog2s3.recover.events import Event, Statuses
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import (
-    BinlogPosition,
-    BucketHistory,
-    Plan,
-    ToPosition,
-)
+from binlog2s3.recover.model import BinlogPosition, BucketHistory, Plan
 from binlog2s3.recover.one_table import OnlyTables
 from binlog2s3.recover.origin import lineages_at
-from binlog2s3.recover.pitr import goal_of
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.recover.view import proof_lines
@@ -148,7 +143,7 @@ def choose(config: Restoring, catalog: Catalog, named: str | None = None) -> Cho
             version=version_of_source(plan, snapshot),
             tz=_tz(plan, snapshot),
             is_place_sure=is_place_sure(backup, snapshot),
-            only=_only(config, plan, snapshot) if config.recovery.tables else None,
+            only=_only(config, plan, snapshot) if config.tables else None,
         )
 
 
@@ -160,7 +155,7 @@ def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot
 def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
     extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
     with pitr_named():
-        found = OnlyTables(config.recovery.tables, plan, extract.stream)
+        found = OnlyTables(config.tables, plan, extract.stream)
         for refusal in found.refusals:
             raise refusal
         return found
@@ -169,7 +164,7 @@ def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
 def _chosen(
     config: Restoring, there: Registered, snapshot: Snapshot, named: str | None
 ) -> tuple[Backup, Plan]:
-    goal, lineage = goal_of(config.recovery), config.recovery.goal.lineage
+    goal, lineage = config.goal, config.lineage
     for error in there.unreadable:
         say("warning", f"{error}; it is not used")
     backups = there.restorable

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.history import why_gap
 from binlog2s3.binlog.gtid import Gtids, beyond, either, parse
+from binlog2s3.config.goal import Latest
 from binlog2s3.errors import NoBinlogError, RecoveryError
 from binlog2s3.recover.goal import Search
-from binlog2s3.recover.model import Base, Latest, Request, Start
+from binlog2s3.recover.model import Base, Request, Start
 from binlog2s3.recover.origin import Origin, outside
 from binlog2s3.recover.route import Route
 from binlog2s3.replication.feed import NotServedError

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.config.goal import Latest
+from binlog2s3.config.pitr import PitrConfig
+from binlog2s3.config.stream import S3Config
 from binlog2s3.drill.checks import check_tables
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.notes import Note, Notes
@@ -130,7 +133,10 @@ def test_read_only_and_the_events(server: MysqlServer) -> None:
             assert found.read_only
             assert found.transaction_read_only
             assert found.event_scheduler
-            refused = list(problems(found, login, flavour=found.flavour, server_uuids=[]))
+            config = PitrConfig(
+                s3=S3Config(bucket="b", prefix="p"), source="s", goal=Latest(), from_gtid_set="x"
+            )
+            refused = list(problems(found, login, config, flavour=found.flavour, server_uuids=[]))
             assert len(refused) == 3
             stop_threads(asks, found)
             assert not facts(asks, login).event_scheduler

@@ -19,6 +19,7 @@ from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Parent
 from binlog2s3.binlog.gtid import Flavour, GtidSet
+from binlog2s3.config.goal import Goal, Latest, ToGtid, ToTime
 from binlog2s3.config.outside import Outside
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.stream import S3Config
@@ -27,7 +28,7 @@ from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.formatting import us_of
 from binlog2s3.inspect.verify.command import Verifier
 from binlog2s3.recover.backup import start_of_registered
-from binlog2s3.recover.model import BinlogPosition, Goal, Latest, Request, Start, ToGtid, ToTime
+from binlog2s3.recover.model import BinlogPosition, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import reaches_of_backup

@@ -11,8 +11,9 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.pages import Page, build, first_of, name_at
 from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.config.goal import BeforeGtid, Goal, Latest, ToGtid, ToTime
 from binlog2s3.errors import Binlog2s3Error
-from binlog2s3.recover.model import BeforeGtid, Goal, Latest, Plan, Request, Start, ToGtid, ToTime
+from binlog2s3.recover.model import Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.snapshot import Snapshot
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement

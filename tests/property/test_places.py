@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.goal import Latest, ToGtid
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import Base, Latest, Plan, Request, Start, ToGtid
+from binlog2s3.recover.model import Base, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from tests.history_model import Model, Real
 from tests.property.test_plan import PLANS, applied

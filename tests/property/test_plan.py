@@ -8,18 +8,9 @@ from hypothesis import strategies as st
 
 from binlog2s3.binlog.gtid import Flavour, GtidSet, gathered
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.goal import BeforeGtid, Goal, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import (
-    BeforeGtid,
-    Goal,
-    Latest,
-    Plan,
-    Request,
-    Start,
-    ToGtid,
-    ToPosition,
-    ToTime,
-)
+from binlog2s3.recover.model import Plan, Request, Start
 from binlog2s3.recover.plan import make
 from tests.history_model import Model, Real
 

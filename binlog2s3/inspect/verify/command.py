@@ -9,8 +9,7 @@ backup's answer is yes only if `pitr --latest` would start, and no defect lies o
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +19,14 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import for_restoring
+from binlog2s3.config.goal import Latest
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.report import WORDS, BackupAnswer, Defect, Report
-from binlog2s3.inspect.verify.source import Environment, SourceVerifier
+from binlog2s3.inspect.verify.source import SourceVerifier
 from binlog2s3.inspect.verify.view import PrintedReport, print_report
 from binlog2s3.output import page_on
 from binlog2s3.progress import progress_of
@@ -36,10 +36,9 @@ from binlog2s3.recover.backup import (
     start_of_backup,
     start_of_gtids,
 )
-from binlog2s3.recover.model import Latest, Plan, ProgressReport, Request, Start
+from binlog2s3.recover.model import Plan, Request, Start
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.progress import showing
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.connection import Server
@@ -48,7 +47,6 @@ from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
 
-_PAUSE_SECONDS = 1.0
 _MOST_NAMES = 20
 _DEFECTS = 7
 
@@ -97,7 +95,7 @@ class Verifier:
                 hint="a base backup and a server belong to one source",
             )
         for name in names:
-            one = SourceVerifier(config, self._store, self._workers, name, self._environment())
+            one = SourceVerifier(config, self._store, self._workers, name, self._outside)
             if one.is_empty:
                 continue
             report.sources.append(one.run())
@@ -121,14 +119,6 @@ class Verifier:
             for key in foreign
         ]
         return names
-
-    def _environment(self) -> Environment:
-        return Environment(
-            pause=partial(self._outside.sleep, _PAUSE_SECONDS),
-            steps=progress_of,
-            reading=_reading,
-            now=self._outside.now,
-        )
 
     def _answer(self, one: SourceVerifier) -> BackupAnswer:
         config = self._config
@@ -166,29 +156,6 @@ class Verifier:
     def _nothing(self) -> ArchiveError:
         s3 = self._config.s3
         return nothing_of(self._store, s3.prefix, self._config.source, s3.url)
-
-
-@contextmanager
-def _reading(size: int) -> Iterator[Callable[[int, int], None]]:
-    """A progress display: call it with each number of bytes and transactions, of `size` bytes."""
-    done = transactions = 0
-    with showing(sys.stderr) as show:
-
-        def advance(more: int, with_transactions: int) -> None:
-            nonlocal done, transactions
-            done += more
-            transactions += with_transactions
-            show(
-                ProgressReport(
-                    size=done,
-                    of_size=size,
-                    transactions=transactions,
-                    of_transactions=0,
-                    commit_us=None,
-                )
-            )
-
-        yield advance
 
 
 def answer(

@@ -4,10 +4,10 @@ Lineages are checked before their binlogs, and those before parents: each step u
 steps before it found correct.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
-from datetime import datetime
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -19,6 +19,7 @@ from binlog2s3.archive.history import Line, current_of, line_of
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, gathered, joined
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.outside import Outside
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import (
     ArchiveError,
@@ -44,22 +45,39 @@ from binlog2s3.inspect.verify.report import (
     SourceReport,
 )
 from binlog2s3.inspect.verify.walk import AHEAD, LineageWalk
+from binlog2s3.progress import progress_of
+from binlog2s3.recover.model import ProgressReport
+from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
 _MICRO = 1_000_000
+_PAUSE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """How to wait, how to show progress, and the clock. `reading` gets the number of all bytes."""
+@contextmanager
+def _reading(size: int) -> Iterator[Callable[[int, int], None]]:
+    """A progress display: call it with each number of bytes and transactions, of `size` bytes."""
+    done = transactions = 0
+    with showing(sys.stderr) as show:
 
-    pause: Callable[[], object]
-    steps: Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-    reading: Callable[[int], AbstractContextManager[Callable[[int, int], None]]]
-    now: Callable[[], datetime]
+        def advance(more: int, with_transactions: int) -> None:
+            nonlocal done, transactions
+            done += more
+            transactions += with_transactions
+            show(
+                ProgressReport(
+                    size=done,
+                    of_size=size,
+                    transactions=transactions,
+                    of_transactions=0,
+                    commit_us=None,
+                )
+            )
+
+        yield advance
 
 
 class SourceVerifier:
@@ -71,11 +89,10 @@ class SourceVerifier:
         store: Store,
         workers: Workers,
         name: str,
-        environment: Environment,
+        outside: Outside,
     ) -> None:
         self._config = config
         self._store = store
-        self._environment = environment
         self._current = ""
         self.report = SourceReport(name=name)
         self.refused: StoreError | None = None
@@ -83,7 +100,7 @@ class SourceVerifier:
         layout = Layout(config.s3.prefix, name)
         catalog = Catalog(store, layout)
         inventory = take_inventory(store, layout)
-        self._sign = life_sign(catalog, environment.now())
+        self._sign = life_sign(catalog, outside.now())
         self.context = SourceContext(
             store=store,
             layout=layout,
@@ -94,8 +111,8 @@ class SourceVerifier:
             threads=workers.count,
             deep=config.deep,
             alive=self._sign.alive,
-            clock=lambda: max(environment.now(), self._sign.clock),
-            pause=environment.pause,
+            clock=lambda: max(outside.now(), self._sign.clock),
+            pause=partial(outside.sleep, _PAUSE_SECONDS),
         )
 
     @property
@@ -225,7 +242,7 @@ class SourceVerifier:
         backups = self.context.inventory.backups if not narrowed else []
         total = sum(size for each in sizes.values() for size in each.values())
         total += sum(one.stored.stored_size for one in backups if one.stored is not None)
-        with self._environment.reading(total) as advance:
+        with _reading(total) as advance:
             bad = {
                 one.id: read_all(LineageContext(self.context, one), sizes[one.id], advance)
                 for one in lineages
@@ -243,7 +260,7 @@ class SourceVerifier:
         walked: dict[str, LineageWalk] = {}
         total, done = sum(map(len, selected.values())), count(1)
         narrowed = self._config.last is not None or self._config.since is not None
-        with self._environment.steps("binlogs") as advance:
+        with progress_of("binlogs") as advance:
             for lineage in lineages:
                 gap = gap_of(lineage)
                 self.report.gaps += [gap] if gap is not None else []

@@ -9,7 +9,7 @@ import pytest
 
 from binlog2s3.config import file as sample
 from binlog2s3.config.file import FILE_OPTIONS, read_file
-from binlog2s3.config.given import FileValues, Given
+from binlog2s3.config.given import Given
 from binlog2s3.config.options import Option
 from binlog2s3.config.stream import OPTIONS, STREAM
 
@@ -17,13 +17,13 @@ EXAMPLE = sample.example()
 SETTING = re.compile(r"^#(?=\w+ = )", re.MULTILINE)
 
 
-def read(text: str, folder: Path) -> FileValues:
+def read(text: str, folder: Path) -> Given:
     path = folder / "x.toml"
     path.write_text(text)
     return read_file(path)
 
 
-def given(found: FileValues) -> dict[str, Any]:
+def given(found: Given) -> dict[str, Any]:
     """Its values; but the password file of the example is not on this machine."""
     return dict(found.values) | {"mysql-password-file": Path("/dev/null")}
 

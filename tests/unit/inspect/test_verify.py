@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -28,7 +27,7 @@ from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.command import Verifier, answer
 from binlog2s3.inspect.verify.one_binlog import differences
 from binlog2s3.inspect.verify.report import Defect, Report, SourceReport
-from binlog2s3.inspect.verify.source import Environment, SourceVerifier
+from binlog2s3.inspect.verify.source import SourceVerifier
 from binlog2s3.inspect.verify.view import print_report
 from binlog2s3.inspect.verify.walk import ENTRY_SOON
 from binlog2s3.output import Plain
@@ -776,14 +775,8 @@ class Answering:
 
 def compared(archive: Archive, server: Answering) -> tuple[SourceComparison, str]:
     """What was compared, and what is shown of it."""
-    environment = Environment(
-        pause=lambda: None,
-        steps=lambda _: nullcontext(lambda *_: None),
-        reading=lambda _: nullcontext(lambda *_: None),
-        now=lambda: datetime.now(UTC),
-    )
     config = VerifyConfig(s3=S3, source="test")
-    one = SourceVerifier(config, archive.store, Workers(2), "test", environment)
+    one = SourceVerifier(config, archive.store, Workers(2), "test", AT_ONCE)
     one.run()
     against = SourceComparison(one.context, one.known_lineages, server, "db1")  # type: ignore[arg-type]
     shown = printed(SourceReport(name="test", compared=against.compare()))

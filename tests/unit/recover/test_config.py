@@ -13,20 +13,17 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli.options import config_of
 from binlog2s3.config.file import read_file
-from binlog2s3.config.goal import RecoveryGoal
+from binlog2s3.config.goal import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.config.options import parse
 from binlog2s3.config.pitr import (
     PITR,
     PITR_OPTIONS,
-    Address,
     PitrConfig,
 )
 from binlog2s3.config.points import gtids_text, parse_gtid, parse_gtids, parse_position, parse_time
 from binlog2s3.config.stream import OPTIONS, STREAM, MysqlConfig
 from binlog2s3.errors import ConfigError, SourceError
 from binlog2s3.formatting import iso_text, us_of
-from binlog2s3.recover.model import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
-from binlog2s3.recover.pitr import goal_of
 from binlog2s3.server.login import resolve
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -204,6 +201,8 @@ def test_positions() -> None:
 def test_goals() -> None:
     """Each becomes the value that a plan asks for."""
     at, text = parse_time("2026-01-02T03:04:05.5Z"), "2026-01-02 04:04:05.5+01:00"
+    accepting = configured(*LEAST, f"--to-time={text}", "--accept-times")
+    assert accepting.goal == ToTime(at, text, accepts=True)
     for option, goal in (
         (f"--to-time={text}", ToTime(at, text)),
         (f"--to-gtid={UUID.upper()}:5", ToGtid(f"{UUID}:5")),
@@ -214,7 +213,7 @@ def test_goals() -> None:
         ),
         ("--latest", Latest()),
     ):
-        assert goal_of(configured(*LEAST, option)) == goal
+        assert configured(*LEAST, option).goal == goal
 
 
 def test_every_value_reaches_its_place(tmp_path: Path) -> None:
@@ -239,7 +238,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert all(getattr(config, flag.replace("-", "_")) for flag in flags)
     assert config.as_json
     assert (config.source, config.s3.bucket, config.s3.prefix) == ("orders", "bucket", "p")
-    assert config.source_address == Address(host="db1", port=3307, socket=None)
+    assert config.source_address == MysqlConfig(host="db1", port=3307)
     assert (config.serve_address, config.workers) == ("10.1.2.3:3310", 4)
     assert config.target == MysqlConfig(
         prefix="target", host="db9", port=3308, user="root", password_file=pem, defaults_file=pem,
@@ -250,15 +249,14 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert config.skip_gtid == (f"{UUID}:5", f"{UUID}:7-9")
     assert (config.from_binlog, config.from_position) == (BinlogName.parse("b.000007"), 157)
     assert (config.from_gtid_set, config.from_backup) == (None, None)
-    assert config.goal.lineage == "20260102T030405Z-3e11fa47-a1b2"
+    assert config.lineage == "20260102T030405Z-3e11fa47-a1b2"
     assert not config.applies
 
 
 def test_defaults() -> None:
     """The least is a source, a bucket, a target with its user, and where to stop."""
     config = configured(*LEAST, "--latest")
-    goal = RecoveryGoal(latest=True)
-    assert config == PitrConfig(s3=config.s3, source="orders", goal=goal, target=config.target)
+    assert config == PitrConfig(s3=config.s3, source="orders", goal=Latest(), target=config.target)
     assert config.target is not None
     assert (config.target.connect_timeout, config.target.port) == (10.0, None)
     assert config.applies

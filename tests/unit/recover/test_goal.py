@@ -10,19 +10,10 @@ import pytest
 from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.goal import BeforeGtid, Goal, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.backup import start_of_gtids
-from binlog2s3.recover.model import (
-    BeforeGtid,
-    Goal,
-    Latest,
-    Plan,
-    Request,
-    Start,
-    ToGtid,
-    ToPosition,
-    ToTime,
-)
+from binlog2s3.recover.model import Plan, Request, Start
 from binlog2s3.recover.plan import make
 from tests.documents import BEAT, FLOOR, LINEAGE, NAME
 from tests.history_model import HEAD, File, Model, Real, lived

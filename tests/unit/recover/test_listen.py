@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.config.goal import RecoveryGoal
+from binlog2s3.config.goal import Latest
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.config.stream import MysqlConfig, S3Config
 from binlog2s3.errors import ConfigError, RecoveryError
@@ -32,8 +32,7 @@ VERIFIED = {
 def found(login: Login, wanted: str | None, **given: Any) -> Listen:
     """Where the target of this login finds a recovery that is told this."""
     s3 = S3Config(bucket="b", prefix="p")
-    goal = RecoveryGoal(latest=True)
-    config = PitrConfig(s3=s3, source="orders", goal=goal, serve_address=wanted, **given)
+    config = PitrConfig(s3=s3, source="orders", goal=Latest(), serve_address=wanted, **given)
     return listen(login, config)
 
 

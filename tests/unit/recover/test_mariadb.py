@@ -10,18 +10,9 @@ from binlog2s3.binlog.events import Phase
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.goal import BeforeGtid, Goal, Latest, ToGtid, ToPosition
 from binlog2s3.errors import GoalError, RecoveryError
-from binlog2s3.recover.model import (
-    Base,
-    BeforeGtid,
-    Goal,
-    Latest,
-    Plan,
-    Request,
-    Start,
-    ToGtid,
-    ToPosition,
-)
+from binlog2s3.recover.model import Base, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from tests.history_model import HEAD, Model, Real
 from tests.property.test_plan import applied, numbers

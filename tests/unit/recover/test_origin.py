@@ -6,8 +6,9 @@ import pytest
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.goal import Latest, ToPosition, ToTime
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import Base, Latest, Plan, Request, Start, ToPosition, ToTime
+from binlog2s3.recover.model import Base, Plan, Request, Start
 from binlog2s3.recover.origin import lineages_of, refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.server.omissions import came_in

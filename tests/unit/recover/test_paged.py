@@ -7,8 +7,9 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.pages import name_at
+from binlog2s3.config.goal import Latest, ToTime
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import Latest, Request, Start, ToTime
+from binlog2s3.recover.model import Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.snapshot import Snapshot
 from tests.documents import ID

@@ -9,21 +9,11 @@ from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import line_of, why_gap
 from binlog2s3.binlog.gtid import GtidSet, either
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.goal import BeforeGtid, Goal, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import iso_text
 from binlog2s3.recover.backup import start_of_gtids
-from binlog2s3.recover.model import (
-    Base,
-    BeforeGtid,
-    Goal,
-    Latest,
-    Plan,
-    Request,
-    Start,
-    ToGtid,
-    ToPosition,
-    ToTime,
-)
+from binlog2s3.recover.model import Base, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.server.omissions import came_in
 from tests.history_model import HEAD, File, Model, Real, having, lived

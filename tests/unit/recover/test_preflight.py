@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
-from binlog2s3.config.pitr import Address
+from binlog2s3.config.goal import Latest
+from binlog2s3.config.pitr import PitrConfig
+from binlog2s3.config.stream import MysqlConfig, S3Config
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Plan, PlanPiece
 from binlog2s3.recover.preflight import obstacles, problems, warnings
@@ -193,9 +195,17 @@ def test_mariadb_keeps_its_place_with_the_rows() -> None:
 # What a target is, whatever is planned
 
 
+NO_START = {"from_gtid_set": None}
+
+
 def refusals(found: TargetFacts = FACTS, login: Login = LOGIN, **more: Any) -> list[RecoveryError]:
-    usual = {"flavour": "mysql", "server_uuids": [UUID_A], "start_is_told": True}
-    return list(problems(found, login, **{**usual, **more}))
+    usual = {"flavour": "mysql", "server_uuids": [UUID_A]}
+    own = {name: more.pop(name) for name in ("flavour", "is_scratch") if name in more}
+    config = PitrConfig(
+        s3=S3Config(bucket="b", prefix="p"), source="orders", goal=Latest(),
+        **{"from_gtid_set": "0-1-5", **more},
+    )  # fmt: skip
+    return list(problems(found, login, config, **{**usual, **own}))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +221,8 @@ def refusals(found: TargetFacts = FACTS, login: Login = LOGIN, **more: Any) -> l
         # events and replica threads come in between, unless they may be stopped
         ({"event_scheduler": True, "channels": ("", "other")}, {},
          ["event scheduler", "channel: the default one, 'other'"], "--stop-target-threads"),
-        ({"event_scheduler": True, "channels": ("", "other")}, {"stop_threads": True}, [], ""),
+        ({"event_scheduler": True, "channels": ("", "other")}, {"stop_target_threads": True}, [],
+         ""),
         ({"flavour": "mariadb", "version": "10.11.2-MariaDB"}, {},
          ["is MariaDB 10.11.2-MariaDB; the binlogs are MySQL's"], ""),
         ({"missing_privileges": ("REPLICATION CLIENT",)}, {},
@@ -223,12 +234,12 @@ def refusals(found: TargetFacts = FACTS, login: Login = LOGIN, **more: Any) -> l
         ({"unloaded": ("f", "g")}, {}, ["mysql.func: f, g;"], "restart it"),
         ({"unloaded": ("f", "g")}, {"is_scratch": True}, [], ""),
         # unless the operator said where the base backup ends, or no GTIDs are kept
-        ({"tables": 3}, {"start_is_told": False},
+        ({"tables": 3}, NO_START,
          ["has 3 tables but no GTIDs: was --from-backup forgotten?"], ""),
         ({"tables": 3}, {}, [], ""),
-        ({"tables": 0}, {"start_is_told": False}, [], ""),
-        ({"tables": 3, "executed": GtidSet.parse(f"{UUID_A}:1")}, {"start_is_told": False}, [], ""),
-        ({"tables": 3, "executed": None}, {"start_is_told": False}, [], ""),
+        ({"tables": 0}, NO_START, [], ""),
+        ({"tables": 3, "executed": GtidSet.parse(f"{UUID_A}:1")}, NO_START, [], ""),
+        ({"tables": 3, "executed": None}, NO_START, [], ""),
     ],
 )  # fmt: skip
 def test_what_a_target_may_not_be(
@@ -250,11 +261,11 @@ def test_the_source_or_a_copy_of_it() -> None:
     assert refusals(replace(FACTS, uuid=UUID_A), allow_source=True) == []
 
 
-SOCKET = Address(host=None, port=None, socket=Path("/run/a.sock"))
+SOCKET = MysqlConfig(socket=Path("/run/a.sock"))
 
 
-def at(host: str | None, port: int | None) -> Address:
-    return Address(host=host, port=port, socket=None)
+def at(host: str | None, port: int | None) -> MysqlConfig:
+    return MysqlConfig(host=host, port=port)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +286,7 @@ def at(host: str | None, port: int | None) -> Address:
         ({}, SOCKET, False),
     ],
 )
-def test_the_sources_own_address(login: dict[str, Any], address: Address, same: bool) -> None:
+def test_the_sources_own_address(login: dict[str, Any], address: MysqlConfig, same: bool) -> None:
     """Where the streamer's configuration has the source, whatever name it is called by."""
     given, said = replace(LOGIN, **login), "is the source of the streamer's configuration"
     found = refusals(login=given, source_address=address)

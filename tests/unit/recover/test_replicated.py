@@ -7,8 +7,9 @@ import pytest
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.goal import Latest
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.model import Base, Latest, Own, Plan, Request, Start
+from binlog2s3.recover.model import Base, Own, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from tests.history_model import HEAD, Model
 

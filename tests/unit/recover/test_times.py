@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.goal import ToTime
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import Plan, Request, Start, ToTime
+from binlog2s3.recover.model import Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import reach_of
 from tests.history_model import Model, having

@@ -16,12 +16,13 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import BackupConfig
+from binlog2s3.config.goal import Latest, ToTime
 from binlog2s3.config.points import Moment
 from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.backup import start_of_registered
-from binlog2s3.recover.model import Latest, Plan, ToTime
+from binlog2s3.recover.model import Plan
 from binlog2s3.recover.reach import BackupReach, choose, is_ahead
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import add, reaches_of_backup, remove

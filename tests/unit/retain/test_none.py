@@ -15,10 +15,11 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import MOST_GTIDS
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.backup import BackupConfig
+from binlog2s3.config.goal import Latest
 from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import RecoveryError
 from binlog2s3.output import Plain
-from binlog2s3.recover.model import Base, Latest
+from binlog2s3.recover.model import Base
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import choose
 from binlog2s3.recover.snapshot import Snapshot

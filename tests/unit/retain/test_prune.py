@@ -22,12 +22,13 @@ from binlog2s3.archive.retired import Retired
 from binlog2s3.archive.writers import Turn
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.goal import ToTime
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.formatting import moment_text, size_text
 from binlog2s3.recover.backup import start_of_registered
-from binlog2s3.recover.model import Plan, Request, ToTime
+from binlog2s3.recover.model import Plan, Request
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import BackupReach, choose
 from binlog2s3.retain.backup import listed, reaches_of_backup
