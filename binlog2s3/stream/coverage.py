@@ -105,12 +105,12 @@ class Coverage:
         return self._following
 
     def has(self, name: BinlogName) -> bool:
-        """Whether this binlog and all before it are archived and have their entries.
+        """Whether this binlog of the lineage, and all of it before, are archived with entries.
 
         Or are in chunks, and the lineage has gone on behind them.
         """
         with self._lock:
-            return name.prefix == self._archived.prefix and name < self._archived
+            return self.lineage.first_binlog <= name < self._archived
 
     def _go_on(self) -> None:
         while self._archived in self._entries or self._is_left(self._archived):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 
 from binlog2s3.archive.backup_runs import runs_of
 from binlog2s3.archive.backups import look_up
@@ -382,7 +383,7 @@ class Reporter:
         return Lag(bytes=behind, transactions=counted(behind, waiting), seconds=seconds)
 
     def _purge(self, source_state: SourceState, lag: Lag) -> Purge:
-        coverage, names = self._tracking.coverage, sorted(row.name for row in source_state.listed)
+        coverage, names = self._tracking.coverage, [row.name for row in source_state.listed]
         at = source_state.position
         if coverage is not None and (at is None or at.uuid != coverage.lineage.server_uuid):
             return Purge()  # the answers are of another server, whose binlogs have the same names
@@ -391,7 +392,7 @@ class Reporter:
             expire_seconds=source_state.expire_seconds,
             seconds=purge_seconds(source_state.expire_seconds, lag),
         )
-        if coverage is None or not names or source_state.behind:
+        if coverage is None or source_state.behind:
             return purge
         if self._vanished != (coverage.lineage.id, ""):
             return purge
@@ -399,13 +400,11 @@ class Reporter:
             return purge  # after a RESET its binlogs may only have the names, until it is compared
         if not self._watch.streams(coverage.lineage.server_uuid):
             return purge
-        if names[0] < coverage.lineage.first_binlog:
-            return purge  # it is not in this archive, but would be deleted too
-        archived = [name for name in names if coverage.has(name)]
-        following = next((name for name in names if archived and name > archived[-1]), None)
-        if following is None:
+        # the statement deletes all that the source lists before: in this archive or not
+        archived = list(takewhile(coverage.has, names))
+        if not 0 < len(archived) < len(names):
             return purge
-        return replace(purge, newest_safe=str(archived[-1]), to=str(following))
+        return replace(purge, newest_safe=str(archived[-1]), to=str(names[len(archived)]))
 
     def look_at_history(self, catalog: Catalog) -> float:
         """Read lineages, base backups and drills every ten minutes, and when the lineage changes.

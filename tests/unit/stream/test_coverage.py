@@ -164,3 +164,12 @@ def test_what_was_given_up_and_is_read_again_is_open() -> None:
     coverage.archived(track(1))
     assert coverage.following == name(2)
     assert coverage.has(name(1))
+
+
+def test_what_comes_before_the_lineage_is_not_in_it() -> None:
+    """It began there (`--start-at now`), or another server wrote before; the source may list it."""
+    lineage = replace(HISTORY, first_binlog=name(3))
+    coverage = Coverage(lineage, None, name(5))
+    other = BinlogName.parse("log.000004")
+    assert [coverage.has(name(number)) for number in range(2, 6)] == [False, True, True, False]
+    assert not coverage.has(other)

@@ -501,6 +501,17 @@ def test_binlogs_of_another_server_are_not_to_be_deleted() -> None:
         assert parts.status.purge == Purge()
 
 
+def test_nothing_is_to_be_deleted_that_the_source_lists_before_the_archive() -> None:
+    """Of another name (`log_bin` was changed, `log_bin_index` was not): PURGE goes by the list."""
+    parts = Parts()
+    state = parts.watch.source_state
+    assert parts.status.purge.to == "b.000003"
+    for before in ("a.000009", "z.000009"):
+        row = ServerBinlog(name=BinlogName.parse(before), size=1000, encrypted=False)
+        parts.watch.source_state = replace(state, listed=(row, *state.listed))
+        assert parts.status.purge.statement is None
+
+
 def test_what_an_older_history_still_has_to_bring_is_lag() -> None:
     """However far the new one has come."""
     parts = Parts()
