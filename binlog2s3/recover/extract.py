@@ -88,9 +88,9 @@ def walked(
     wanted: bytes,
     lost: Callable[[], None],
 ) -> OpenStream:
-    """The same streams, of which what `begin` makes sees the `wanted` events, as in an `EventWalk`.
+    """The same streams; what `begin` makes of a format event sees the `wanted` events of its piece.
 
-    It gets the format event of each piece. `lost` is called if something in a piece could not be read.
+    As in an `EventWalk`. `lost` is called if something in a piece could not be read.
     """
 
     def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:

@@ -34,11 +34,11 @@ _PHYSICAL: Mapping[Flavour, str] = {
 # Each with the names `db` and `tab`, and `name`: of a column, of an index, of a constraint.
 DATABASES = "SELECT schema_name AS db FROM information_schema.schemata ORDER BY 1"
 IN_SYS = (
-    "SELECT table_schema AS db, table_name AS tab FROM information_schema.tables "
+    "SELECT table_schema AS db, table_name AS tab FROM information_schema.tables "  # noqa: S608 - a constant
     f"WHERE table_schema = 'sys' AND {HAS_ROWS} ORDER BY 1, 2"
 )
 COLUMNS = (
-    "SELECT table_schema AS db, table_name AS tab, column_name AS name, data_type AS type, "
+    "SELECT table_schema AS db, table_name AS tab, column_name AS name, data_type AS type, "  # noqa: S608 - a constant
     "generation_expression AS expression, extra AS extra FROM information_schema.columns "
     "WHERE (data_type = 'float' OR generation_expression <> '') "
     "AND (table_schema, table_name) IN (SELECT table_schema, table_name "

@@ -598,6 +598,4 @@ def test_definitions_that_change_no_table_that_was_there(text: str) -> None:
 )
 def test_other_definitions_may_change_one(text: str) -> None:
     """Whatever they name."""
-    assert not keeps_tables(
-        Content(changes=(Change(kind="ddl", table=""),), statements=(text,))
-    )
+    assert not keeps_tables(Content(changes=(Change(kind="ddl", table=""),), statements=(text,)))
