@@ -23,7 +23,7 @@ from binlog2s3.binlog.undo import STEP_BYTES, ChangedTable, Changes, EventMaker,
 from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.undo import UndoConfig
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, size_text
 from binlog2s3.inspect.find.match import Criteria, Hit
 from binlog2s3.inspect.find.rows import RowPrinter
@@ -253,6 +253,10 @@ class _Undo:
                 return self._execution.done  # it has to be told
             self._display.aside()
             page_on(sys.stderr).line("interrupted: nothing was changed, it is rolled back")
+            raise
+        except SourceError:  # not of the COMMIT either
+            self._display.aside()
+            page_on(sys.stderr).line("nothing was changed: what was not committed is rolled back")
             raise
 
     def _check_same(self, server: Server, facts: ServerFacts) -> None:

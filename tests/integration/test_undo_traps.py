@@ -400,6 +400,18 @@ def test_more_tables(place: Place, table: str) -> None:
     place.refused(f"--gtid={gtid}", why="changed")
 
 
+def test_an_error_of_the_server_says_that_nothing_was_changed(place: Place) -> None:
+    """InnoDB takes no number of a text index that is less than one it has had."""
+    place.begin("CREATE TABLE k (FTS_DOC_ID BIGINT UNSIGNED NOT NULL PRIMARY KEY, t TEXT, "
+                "FULLTEXT (t))", "INSERT INTO k VALUES (1, 'x'), (2, 'y')")  # fmt: skip
+    gtid = place.transaction("DELETE FROM k WHERE FTS_DOC_ID = 1")
+    after = place.state("k")
+    done = place.undo(f"--gtid={gtid}")
+    assert done.code == 4
+    assert "nothing was changed" in done.err
+    assert place.state("k") == after
+
+
 def test_what_binlog_filters_hide_is_told(place: Place) -> None:
     """DDL that is run in a database that they leave out, of a table that they do not."""
     with (
