@@ -113,7 +113,7 @@ def next_transaction(
         if begin >= piece.end:
             continue
         for one in transactions(piece.lineage, piece.binlog, begin, piece.end):
-            if not any(low <= one.begin < high for low, high in piece.left_out):
+            if piece.applies(one):
                 return piece, one
     return None
 

@@ -7,7 +7,6 @@ changed before the target has connected to this process once.
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
 
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, beyond, either, parse
@@ -28,25 +27,30 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 
 
-@dataclass(frozen=True, slots=True)
 class Target:
-    """A target: the connection to ask it, and how to log in."""
+    """A target: the connection to ask it, how to log in, and what it has said about itself."""
 
-    server: Server
-    login: Callable[[], Login]
+    def __init__(self, server: Server, login: Callable[[], Login]) -> None:
+        self.server = server
+        self.login = login
+        self.facts: TargetFacts  # once it was asked
+
+    def ask(self) -> None:
+        """Ask what it is now."""
+        self.facts = target.facts(self.server, self.login())
 
 
 class Apply:
-    """Applies plans to one target. `facts` were asked before; nothing is changed until `run`.
+    """Applies plans to one target; nothing is changed until `run`.
 
     `standing`: where an interrupted run left it.
     """
 
-    def __init__(self, config: PitrConfig, at: Target, facts: TargetFacts) -> None:
+    def __init__(self, config: PitrConfig, at: Target) -> None:
         self._config = config
         self._at = at
-        self._facts = facts
-        self.standing = Standing(at.server, facts)
+        self._facts = at.facts
+        self.standing = Standing(at.server, at.facts)
 
     def check(self, plan: Plan, server_ids: Collection[int], state: MariadbGtidList | None) -> None:
         """See that the target can be a replica of this plan. Raises RecoveryError.

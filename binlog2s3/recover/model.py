@@ -4,6 +4,7 @@ Law: a plan names exact byte ranges that begin and end between transactions, and
 To carry it out, nothing more has to be decided, and at the end the result can be compared with it.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeAlias, TypeVar
@@ -241,7 +242,18 @@ class PlanPiece:
     @property
     def size(self) -> int:
         """How many bytes are applied."""
-        return self.end - self.begin - sum(end - begin for begin, end in self.left_out)
+        return self.end - self.begin - self.left_out_size
+
+    @property
+    def left_out_size(self) -> int:
+        """How many bytes between its ends are not."""
+        return sum(end - begin for begin, end in self.left_out)
+
+    def applies(self, one: Transaction) -> bool:
+        """Whether it applies this transaction of its binlog."""
+        at = bisect_right(self.left_out, one.begin, key=lambda span: span[0]) - 1
+        is_left_out = at >= 0 and one.begin < self.left_out[at][1]
+        return self.begin <= one.begin and one.end <= self.end and not is_left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def pending_at(
     for piece, begin in (*looked_at, *_last(plan.pieces, most)):
         for one, phase in phases_of(piece.lineage, piece.binlog, begin, piece.end):
             has_some = True
-            if any(low <= one.begin < high for low, high in piece.left_out):
+            if not piece.applies(one):
                 continue
             found.pop(phase.name, None)
             open_before.pop(phase.name, None)

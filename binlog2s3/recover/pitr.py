@@ -67,7 +67,6 @@ from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
-from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
 from binlog2s3.server.applied import FOLDS, applied_settings, differing
@@ -143,7 +142,6 @@ class _Recovery:
         self._is_scratch = is_scratch
         self._store = store
         self._target = at
-        self._facts: TargetFacts | None = None
         self._apply: Apply | None = None
         self._replaced = Replaced()
         self._recoded = Recoded()
@@ -199,7 +197,7 @@ class _Recovery:
         about = About(
             source=config.source,
             archive=config.s3.url,
-            target=self._target.login().address if self._target is not None else "",
+            target=self._target.facts.address if self._target is not None else "",
             start=said,
             streamer=streamer,
             leaves_hole=config.skip_leaves_hole or once,
@@ -220,9 +218,9 @@ class _Recovery:
     def _with_warnings(self, plan: Plan, snapshot: Snapshot) -> Plan:
         """The plan with what its goal cuts in two, and with all warnings, the plan's own last."""
         self._warnings += self._store.version_notes()
-        if self._facts is not None and self._config.output_dir is None:
+        if self._target is not None and self._config.output_dir is None:
             self._warnings += preflight.warnings(
-                self._facts,
+                self._target.facts,
                 server_version=plan.server_version,
                 is_scratch=self._is_scratch,
             )
@@ -268,14 +266,14 @@ class _Recovery:
         if self._target is None:
             return
         at = self._target
-        self._facts = target.facts(at.server, at.login())
-        left = left_over(at.server, self._facts)
+        at.ask()
+        left = left_over(at.server, at.facts)
         state = left.state() if left is not None else None
         if left is not None and state is not None and state.runs:
             if self._config.applies:
                 at.server.close()
                 left.stop()
-                self._facts = target.facts(at.server, at.login())
+                at.ask()
             elif state.applies:  # the channel of a probe only receives
                 self._still_applies = True
                 self._warnings.append(
@@ -283,12 +281,12 @@ class _Recovery:
                     "made for what it has now"
                 )
         if self._config.output_dir is None:
-            self._apply = Apply(self._config, at, self._facts)
+            self._apply = Apply(self._config, at)
 
     @property
     def _by_gtid(self) -> bool:
         """Whether the target keeps GTIDs that always tell what it has."""
-        return self._facts is not None and self._facts.keeps_gtids
+        return self._target is not None and self._target.facts.keeps_gtids
 
     # Where it begins
 
@@ -298,8 +296,7 @@ class _Recovery:
         flavour = history_flavour(snapshot, config.lineage)
         have: Gtids | None = None
         words = []
-        if self._by_gtid and self._facts is not None and self._facts.executed is not None:
-            have = self._facts.executed
+        if self._target is not None and (have := self._target.facts.executed) is not None:
             words.append("what the target has executed")
         said = Start()
         if config.from_gtid_set is not None:
@@ -368,9 +365,9 @@ class _Recovery:
 
     def _own(self) -> Own | None:
         """The target, if there is one. An interrupted run's place is `Standing`'s to judge."""
-        at, facts = self._target, self._facts
-        if at is None or facts is None:
+        if (at := self._target) is None:
             return None
+        facts = at.facts
         found = Own(facts.uuid, facts.release.reset_statement)
         if self._apply is None or facts.flavour != "mariadb":
             return found
@@ -448,8 +445,8 @@ class _Recovery:
     def _only(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> OnlyTables:
         """See whether only these tables can be applied, to this target."""
         found = OnlyTables(self._config.tables, plan, extract.stream)
-        if self._target is not None and self._facts is not None:
-            found.ask(self._target.server, self._facts, _state_before(plan, snapshot))
+        if self._target is not None:
+            found.ask(self._target.server, self._target.facts, _state_before(plan, snapshot))
         for refusal in found.refusals:
             self._refuse(refusal)
         return found
@@ -508,7 +505,7 @@ class _Recovery:
         if not of_source:
             return
         found = differing(of_source, applied_settings(self._target.server))
-        address = self._target.login().address
+        address = self._target.facts.address
         if folds := found.pop(FOLDS, None):
             self._refuse(
                 RecoveryError(
@@ -571,9 +568,9 @@ class _Recovery:
             self._refusals.append(error)
 
     def _refuse_target(self, snapshot: Snapshot) -> None:
-        if self._apply is None or self._target is None or self._facts is None:
+        if self._apply is None or self._target is None:
             return
-        login, lineages, facts = self._target.login(), snapshot.lineages, self._facts
+        login, lineages, facts = self._target.login(), snapshot.lineages, self._target.facts
         if not self._config.applies:
             self._warnings.append(
                 f"the privileges of {facts.account} at the target were not tried, because that "
@@ -636,7 +633,7 @@ class _Recovery:
     @property
     def _watchers(self) -> list[Watcher]:
         """What notes of what the target may make other rows or names."""
-        if self._facts is not None and cascades_itself(self._facts):
+        if self._target is not None and cascades_itself(self._target.facts):
             return [self._recoded, self._replaced]
         return [self._recoded]
 
@@ -667,7 +664,7 @@ class _Recovery:
 
     def _referring(self) -> Sequence[ForeignKey] | None:
         """The foreign keys that may change other rows here than at the source, as of now."""
-        if self._target is None or self._facts is None or not cascades_itself(self._facts):
+        if self._target is None or not cascades_itself(self._target.facts):
             return ()
         return referring(self._target.server)
 

@@ -6,7 +6,6 @@ Law: what the history has before a transaction is never applied after it, unless
 exactly that. GTIDs of which only the beginning of a binlog tells have no place, and are no holes.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +19,6 @@ from binlog2s3.binlog.place import (
     ExecutedPart,
     Spot,
 )
-from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.model import Base, PlanPiece
@@ -95,7 +93,7 @@ class _Walk:
                 self._settle(one.gtid)
                 if piece is None:
                     return
-            elif piece is not None and _takes(piece, one):
+            elif piece is not None and piece.applies(one):
                 self._one_by_one.append(one.gtid)
 
     def _settle(self, later: str) -> None:
@@ -112,15 +110,8 @@ class _Walk:
         if isinstance(piece.gtids, GtidSet):
             return ExactGtids(piece.gtids)
         inside = self._route.transactions(number, piece.begin, piece.end)
-        taken = (one.gtid for one in inside if one.gtid is not None and _takes(piece, one))
+        taken = (one.gtid for one in inside if one.gtid is not None and piece.applies(one))
         return ExactGtids.of(taken, self._route.flavour)
-
-
-def _takes(piece: PlanPiece, one: Transaction) -> bool:
-    """Whether the piece applies this transaction of its binlog."""
-    at = bisect_right(piece.left_out, one.begin, key=lambda span: span[0]) - 1
-    is_left_out = at >= 0 and one.begin < piece.left_out[at][1]
-    return piece.begin <= one.begin and one.end <= piece.end and not is_left_out
 
 
 def executed_with(have: Gtids | None, base: Base, reset: str) -> Gtids | None:

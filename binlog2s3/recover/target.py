@@ -69,7 +69,6 @@ class TargetFacts:
     flavour: Flavour
     version: str
     server_id: int
-    gtid_mode: bool
     executed: Gtids | None
     log_bin: bool
     read_only: bool
@@ -122,12 +121,12 @@ def facts(server: Server, login: Login) -> TargetFacts:
             "SELECT @@server_uuid AS uuid, @@gtid_mode AS mode, "
             "@@global.gtid_executed AS executed, @@global.super_read_only AS super_read_only"
         )[0]
-        uuid, gtid_mode = str(own["uuid"]), str(own["mode"]).upper() == "ON"
-        executed: Gtids | None = gtid.parse(str(own["executed"]), "mysql") if gtid_mode else None
+        uuid, has_gtids = str(own["uuid"]), str(own["mode"]).upper() == "ON"
+        executed: Gtids | None = gtid.parse(str(own["executed"]), "mysql") if has_gtids else None
         super_read_only = is_on(own["super_read_only"])
     else:
         own = server.rows("SELECT @@global.gtid_domain_id AS domain")[0]
-        uuid, gtid_mode = f"{int(row['id']):08x}-{int(own['domain']):08x}", False
+        uuid = f"{int(row['id']):08x}-{int(own['domain']):08x}"
         executed, super_read_only = None, False
     settings = _settings(server)
     channels, missing_privileges = _channels(server, version)
@@ -137,7 +136,6 @@ def facts(server: Server, login: Login) -> TargetFacts:
         flavour=flavour,
         version=version.text,
         server_id=int(row["id"]),
-        gtid_mode=gtid_mode,
         executed=executed,
         log_bin=is_on(row["log_bin"]),
         read_only=is_on(row["frozen"]),

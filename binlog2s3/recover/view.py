@@ -273,12 +273,11 @@ def _print_pieces(plan: Plan, page: Plain) -> None:
 
 
 def _cells(piece: PlanPiece, *, several: bool) -> tuple[str, ...]:
-    left_out = sum(end - begin for begin, end in piece.left_out)
     cells = (
         str(piece.binlog),
         str(piece.size),
         str(piece.transactions),
-        str(left_out) if left_out else "-",
+        str(piece.left_out_size or "-"),
         str(piece.begin),
         str(piece.end),
         moment_text(piece.greatest_commit_us, "-"),

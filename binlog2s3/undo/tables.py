@@ -154,7 +154,7 @@ _MORE: dict[Flavour, dict[str, _Type]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its name, its type in words, and how it is compared.
+    """A column: its name, and how it is compared.
 
     `same` is "" if it is generated, unless it is stored and the binlog has its values: then it is
     compared, too, with what the binlog has. For that `plain` is the definition of a column of its
@@ -162,9 +162,6 @@ class Column:
     """
 
     name: str
-    type: str
-    nullable: bool
-    generated: bool
     same: str
     plain: str = ""
 
@@ -410,9 +407,6 @@ class _Asking:
             columns.append(
                 Column(
                     name=str(one["name"]),
-                    type=str(one["type"]),
-                    nullable=str(one["nullable"]) == "YES",
-                    generated=generated,
                     same=kind.same if in_binlog or not generated else "",
                     plain=_plain(one) if in_binlog else "",
                 )

@@ -518,8 +518,8 @@ def test_rows_that_were_compared_cannot_change_any_more(place: Place) -> None:
     """They are locked until the end, equal ones too; the scratch table is not."""
     place.begin(*K, "CREATE TABLE s LIKE k", "INSERT INTO s SELECT * FROM k WHERE id < 3")
     columns = (
-        Column(name="id", type="int", nullable=False, generated=False, same="{t} <=> {s}"),
-        Column(name="b", type="varchar(20)", nullable=True, generated=False, same="{t} <=> {s}"),
+        Column(name="id", same="{t} <=> {s}"),
+        Column(name="b", same="{t} <=> {s}"),
     )
     definition = Definition(
         database="shop", table="k", columns=columns, index="PRIMARY", key=("id",), text=""

@@ -12,7 +12,7 @@ from binlog2s3.binlog.gtid import parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, SourceError
 from binlog2s3.inspect.verify.context import SourceContext, SourceInventory, take_inventory
-from binlog2s3.inspect.verify.report import ComparedBinlogs, Defect, Kind
+from binlog2s3.inspect.verify.report import ComparedBinlogs
 from binlog2s3.server.connection import Server, ServerBinlog
 
 MOST_ASKED = 500
@@ -20,7 +20,7 @@ MOST_ASKED = 500
 
 
 class SourceComparison:
-    """Compares; the results are in `defects` and `notes`."""
+    """Compares; what it finds goes into the report."""
 
     def __init__(
         self, context: SourceContext, lineages: Sequence[Lineage], server: Server, address: str
@@ -30,8 +30,6 @@ class SourceComparison:
         self._server = server
         self._address = address
         self._newest: BinlogName | None = None
-        self.defects: list[Defect] = []
-        self.notes: list[str] = []
 
     def compare(self) -> ComparedBinlogs:
         """Ask the server, then list the bucket again."""
@@ -46,10 +44,10 @@ class SourceComparison:
                 f"the server at {self._address} is {facts.uuid} ({facts.flavour} {facts.version}), "
                 f"the archive has {', '.join(sorted({o.server_uuid for o in self._lineages}))}"
             )
-            self._add_defect("source-is-another", "", None, self._context.layout.archive, text)
+            self._context.defect("source-is-another", self._context.layout.archive, text)
             return self._compared(facts.uuid, listed, [], [], [])
         if all(one.id != current for one in ours):
-            self.notes.append(
+            self._context.report.notes.append(
                 f"the server {facts.uuid} is not the one that was streamed last; it is compared "
                 f"with {ours[-1].id}"
             )
@@ -98,18 +96,18 @@ class SourceComparison:
                 agree.append((lineage, row))
             else:
                 text = f"it has {there.size} bytes, the source's {row.name} has {row.size}"
-                self._add_defect("source-differs", lineage.id, row.name, key, text)
+                self._context.defect("source-differs", key, text, lineage.id, row.name)
             return
         size = objects.chunks_of(row.name).end
         if size > row.size and row.name != self._newest and not self._is_left(lineage, row.name):
             key = self._context.layout.chunks(lineage.id, row.name)
             text = f"{size} bytes are there, the source's {row.name} has {row.size}"
-            self._add_defect("source-differs", lineage.id, row.name, key, text)
+            self._context.defect("source-differs", key, text, lineage.id, row.name)
         elif size >= row.size:
             agree.append((lineage, row))
         elif _is_past(lineage, inventory, row.name):
             text = f"{size} of the source's {row.size} bytes are there, but later binlogs are there"
-            self._add_defect("source-has-it", lineage.id, row.name, key, text)
+            self._context.defect("source-has-it", key, text, lineage.id, row.name)
         else:
             lagging.append((row, row.size - size))
 
@@ -135,7 +133,7 @@ class SourceComparison:
         except SourceError as error:
             if not error.answered:
                 raise
-            self.notes.append(f"the source no longer has {row.name}: {error}")
+            self._context.report.notes.append(f"the source no longer has {row.name}: {error}")
             return
         self._compare_entry(lineage, entry, said, server_id)
 
@@ -145,14 +143,14 @@ class SourceComparison:
         key = self._context.layout.entry(lineage.id, entry.name)
         if server_id != entry.server_id:
             text = f"server_id is {entry.server_id}, the source's {entry.name} has {server_id}"
-            self._add_defect("source-differs", lineage.id, entry.name, key, text)
+            self._context.defect("source-differs", key, text, lineage.id, entry.name)
         try:
             before = parse(entry.gtid_set_before, lineage.flavour)
         except ValueError:
             return
         if said is not None and parse(said, lineage.flavour) != before:
             text = f"it begins after {before or 'no GTIDs'}, the source's {entry.name} after {said}"
-            self._add_defect("source-differs", lineage.id, entry.name, key, text)
+            self._context.defect("source-differs", key, text, lineage.id, entry.name)
 
     def _compared(
         self,
@@ -173,11 +171,6 @@ class SourceComparison:
             lagging=tuple(str(row.name) for row, _ in lagging),
             not_archived=tuple(str(row.name) for row in unknown),
         )
-
-    def _add_defect(
-        self, kind: Kind, lineage: str, name: BinlogName | None, key: str, text: str
-    ) -> None:
-        self.defects.append(Defect(kind=kind, lineage=lineage, binlog=name, key=key, text=text))
 
 
 def _is_past(lineage: Lineage, inventory: SourceInventory, name: BinlogName) -> bool:

@@ -137,8 +137,6 @@ class Verifier:
         with Server(login) as server:
             against = SourceComparison(one.context, one.known_lineages, server, login().address)
             one.report.compared = against.compare()
-        one.report.defects += against.defects
-        one.report.notes += against.notes
 
     def _check_lineage(self, report: Report) -> None:
         wanted = self._config.lineage

@@ -133,6 +133,13 @@ class SourceContext:
     clock: Callable[[], datetime]
     pause: Callable[[], object]
 
+    def defect(
+        self, kind: Kind, key: str, text: str, lineage: str = "", name: BinlogName | None = None
+    ) -> None:
+        """Report a defect of an object, or of what is below a prefix."""
+        found = Defect(kind=kind, lineage=lineage, binlog=name, key=key, text=text)
+        self.report.defects.append(found)
+
 
 _OF_LINEAGE = ("lineage-", "parent-")
 _OF_ENTRY = ("entry-", "gtids")
@@ -170,15 +177,7 @@ class LineageContext:
 
     def defect(self, kind: Kind, text: str, name: BinlogName | None = None, key: str = "") -> None:
         """Report a defect. Without `key`, its kind tells which object is meant."""
-        self.source.report.defects.append(
-            Defect(
-                kind=kind,
-                lineage=self.lineage.id,
-                binlog=name,
-                key=key or self._key(kind, name),
-                text=text,
-            )
-        )
+        self.source.defect(kind, key or self._key(kind, name), text, self.lineage.id, name)
 
     def _key(self, kind: Kind, name: BinlogName | None) -> str:
         if name is None or kind.startswith(_OF_LINEAGE):

@@ -39,7 +39,6 @@ from binlog2s3.inspect.verify.context import (
 from binlog2s3.inspect.verify.deep import make_entry, read_all, read_backup
 from binlog2s3.inspect.verify.report import (
     NO_WRITER,
-    Defect,
     Kind,
     Repaired,
     SourceReport,
@@ -161,16 +160,15 @@ class SourceVerifier:
                 what = f"but {len(objects.binlogs)} binlogs and {len(objects.chunks)} open ones are"
                 if (turn := self.context.inventory.turn) is not None and turn.lineage == id_:
                     what += "; the last turn names it as the current lineage"
-                self._add_defect("lineage-missing", id_, key, f"it is not there, {what}")
+                self.context.defect("lineage-missing", key, f"it is not there, {what}", id_)
                 continue
             except ArchiveError as error:
                 lies = isinstance(error, MisplacedError)
-                self._add_defect(
-                    "lineage-lies" if lies else "lineage-unreadable", id_, key, str(error)
-                )
+                kind: Kind = "lineage-lies" if lies else "lineage-unreadable"
+                self.context.defect(kind, key, str(error), id_)
                 continue
             for problem in own_problems(lineage):
-                self._add_defect("lineage-lies", id_, key, problem)
+                self.context.defect("lineage-lies", key, problem, id_)
             yield lineage
 
     def _line(self) -> Line | None:
@@ -202,7 +200,7 @@ class SourceVerifier:
                 (objects.chunks, context.chunks_key(name)),
             ):
                 if name in there:
-                    self._add_defect("foreign", lineage.id, key, text)
+                    self.context.defect("foreign", key, text, lineage.id)
         names = [name for name in objects.all_names if name not in strange]
         if names and names[0] < lineage.first_binlog:
             text = f"first_binlog is {lineage.first_binlog}, but {names[0]} is there"
@@ -340,7 +338,7 @@ class SourceVerifier:
             if writer.lineage not in context.inventory.by_lineage:
                 key = context.layout.lineage(writer.lineage)
                 text = f"the last writer wrote lineage {writer.lineage}, which is missing"
-                self._add_defect("durable-missing", writer.lineage, key, text)
+                self.context.defect("durable-missing", key, text, writer.lineage)
             return
         if lineage.id not in walked or not offset:
             return
@@ -379,6 +377,3 @@ class SourceVerifier:
             replace(one, repaired=True) if (one.kind, one.key) == ("entry-missing", key) else one
             for one in self.report.defects
         ]
-
-    def _add_defect(self, kind: Kind, lineage: str, key: str, text: str) -> None:
-        self.report.defects.append(Defect(kind=kind, lineage=lineage, key=key, text=text))

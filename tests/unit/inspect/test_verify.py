@@ -773,14 +773,14 @@ class Answering:
         return 7 if self.uuid == UUID_A else 8
 
 
-def compared(archive: Archive, server: Answering) -> tuple[SourceComparison, str]:
-    """What was compared, and what is shown of it."""
+def compared(archive: Archive, server: Answering) -> tuple[SourceReport, str]:
+    """What was found, and what is shown of the comparison."""
     config = VerifyConfig(s3=S3, source="test")
     one = SourceVerifier(config, archive.store, Workers(2), "test", AT_ONCE)
     one.run()
     against = SourceComparison(one.context, one.known_lineages, server, "db1")  # type: ignore[arg-type]
     shown = printed(SourceReport(name="test", compared=against.compare()))
-    return against, shown
+    return one.report, shown
 
 
 @pytest.mark.parametrize(("number", "by"), [(2, -1), (2, 1), (4, -1)])
@@ -803,8 +803,8 @@ def test_sizes_that_may_differ() -> None:
     assert compared(archive, Answering(UUID_B, sizes))[0].defects == []
     old = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == OLD}
     old |= {5: old[5] - 100, 6: 9}
-    against, shown = compared(archive, Answering(UUID_A, old))
-    assert against.defects == []
+    report, shown = compared(archive, Answering(UUID_A, old))
+    assert report.defects == []
     assert "are in the bucket with the same size" in shown
     assert "their bytes were not compared" in shown
 

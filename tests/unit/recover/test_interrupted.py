@@ -21,7 +21,7 @@ from tests.unit.recover.test_channel import CHILD, PARENT, left_behind
 from tests.unit.recover.test_target import FACTS
 
 LINEAGE = "20260102T030405Z-3e11fa47-a1b2"
-ANONYMOUS = replace(FACTS, gtid_mode=False, executed=None)
+ANONYMOUS = replace(FACTS, executed=None)
 MARIADB = replace(FACTS, flavour="mariadb", version="10.11.6-MariaDB", executed=None)
 MYISAM = ("shop.old (MyISAM)",)
 MARK: dict[str, Any] = {

@@ -18,7 +18,6 @@ FACTS = TargetFacts(
     flavour="mysql",
     version="9.7.4-2",
     server_id=2,
-    gtid_mode=True,
     executed=GtidSet(),
     log_bin=True,
     read_only=False,

@@ -17,10 +17,7 @@ from tests.login import ROOT
 from tests.unit.binlog.test_content import table_map
 from tests.unit.binlog.test_undo import WRITE, event, image, taken
 
-COLUMNS = [
-    Column(name=name, type="int", nullable=True, generated=False, same="{t} <=> {s}")
-    for name in ("id", "b")
-]
+COLUMNS = [Column(name=name, same="{t} <=> {s}") for name in ("id", "b")]
 TABLE = Definition(database="shop", table="a", columns=tuple(COLUMNS), index="PRIMARY",
                    key=("id",), text="")  # fmt: skip
 
