@@ -504,6 +504,7 @@ def test_binlogs_of_another_server_are_not_to_be_deleted() -> None:
 def test_nothing_is_to_be_deleted_that_the_source_lists_before_the_archive() -> None:
     """Of another name (`log_bin` was changed, `log_bin_index` was not): PURGE goes by the list."""
     parts = Parts()
+    parts.look()
     state = parts.watch.source_state
     assert parts.status.purge.to == "b.000003"
     for before in ("a.000009", "z.000009"):
