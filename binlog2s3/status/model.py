@@ -1,8 +1,8 @@
 """The status of one stream at one moment: the value that every output shows. Pure.
 
-The daemon makes one each second from its `Vitals`, `from_bucket` makes one from the bucket alone.
-`status`, `/metrics`, `/health`, `status --check` and the writer's object in the bucket all show
-this value, so they cannot disagree.
+The daemon makes one every second or two from its `Vitals`, `from_bucket` makes one from the bucket
+alone. `status`, `/metrics`, `/health`, `status --check` and the writer's object in the bucket all
+show this value, so they cannot disagree.
 
 `document` is its form as JSON, for `status --json`, /status and the writer's object. It has every
 field; a reader ignores fields of newer versions. A Status that is read back is judged as it was

@@ -35,7 +35,7 @@ from binlog2s3.status.model import (
 )
 from binlog2s3.store.contract import ObjectInfo
 
-_STALE_SECONDS = 15.0  # a Status is made each second
+_STALE_SECONDS = 15.0  # a Status is made every second or two
 _STATES: tuple[WriterState, ...] = get_args(WriterState)
 _CODES: Mapping[str, str] = {
     "starting": "starting",
