@@ -262,6 +262,13 @@ class _Asking:
     def _of_columns(self) -> Iterator[RecoveryError]:
         changed, body = self._changed, self._changed.body
         if len(self._rows) != len(body.types):
+            indexes = self._asked("statistics", "index_type AS kind")
+            if any(row["kind"] == "HASH" for row in indexes):
+                yield self._refusal(
+                    "MariaDB has a hidden column for its unique key of long values (USING HASH): "
+                    "that is not supported"
+                )
+                return
             yield self._refusal(
                 f"it has {len(self._rows)} columns now, and {len(body.types)} in the binlog", _DDL
             )
