@@ -166,7 +166,7 @@ def test_what_was_given_up_and_is_read_again_is_open() -> None:
 
 
 def test_a_source_that_is_not_read_proves_nothing() -> None:
-    """After a RESET it may stand where it was read to. That its clock went back counts all the same."""
+    """After a RESET it may stand where it was read to. A clock that goes back counts."""
     coverage = Coverage(HISTORY, at(3, 500, ""), name(4))
     coverage.seen(seen(3, 10, 500))
     coverage.seen(seen(3, 20, 500), is_read=False)
