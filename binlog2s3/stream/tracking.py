@@ -247,7 +247,8 @@ class Tracking:
     def seen(self, position: ServerPosition, *, is_read: bool = True) -> None:
         """Note the source's position, if it is the lineage's own server. Called by the watch.
 
-        While that `is_read` no more, the position may be one of another history, after a RESET.
+        `is_read`: whether a run reads it now. If not, its position may be of another history, after
+        a RESET.
         """
         coverage = self.coverage
         if position.uuid != self.server_uuid:
