@@ -51,17 +51,19 @@ class Coverage:
                 self._archived = min(name, self._archived)
             self._go_on()
 
-    def seen(self, position: ServerPosition) -> None:
+    def seen(self, position: ServerPosition, *, is_read: bool = True) -> None:
         """Note the source's clock and its position just after.
 
-        A position before `durable` is of another history, after a RESET or a rollback. It says
-        nothing about commits of ours.
+        A position before `durable` is of another history, after a RESET or a rollback, and one of
+        a source that is not read may be. It says nothing about commits of ours.
         """
         with self._lock:
             if self.durable is not None and position.place < self.durable.place:
                 return
             if self.until is not None and position.asked_at < self.until:
                 self.until = None
+            if not is_read:
+                return
             self._seen = [(place, at) for place, at in self._seen if at <= position.asked_at]
             self._seen.append((position.place, position.settled_at))
             if len(self._seen) > _MOST_STATES:  # nothing uploaded for hours: keep every other

@@ -302,7 +302,7 @@ class Loop:
         """Let the watch look, and `Tracking` know what it sees. Called by the thread `watch`."""
         position = self._watch.look(self._reached())
         if position is not None:
-            self._tracking.seen(position)
+            self._tracking.seen(position, is_read=self._runs.is_reading)
         elif self._watch.unlogged(uuid := self._tracking.server_uuid):
             self._tracking.saw_no_binlog(uuid, self._watch.newest)
         return min(_WATCH_SECONDS, self._config.stream.stall_timeout / 4)

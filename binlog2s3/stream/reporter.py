@@ -357,6 +357,7 @@ class Reporter:
             and oldest is None
             and not self._tracking.is_behind
             and not source_state.behind
+            and self._runs.is_reading
         )
         seconds = lag_seconds(
             answer_age=answer_age,

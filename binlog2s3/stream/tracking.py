@@ -244,14 +244,18 @@ class Tracking:
             return None
         return newest.until
 
-    def seen(self, position: ServerPosition) -> None:
-        """Note the source's position, if it is the lineage's own server. Called by the watch."""
+    def seen(self, position: ServerPosition, *, is_read: bool = True) -> None:
+        """Note the source's position, if it is the lineage's own server. Called by the watch.
+
+        `is_read`: whether a run reads it now. If not, its position may be of another history, after
+        a RESET.
+        """
         coverage = self.coverage
         if position.uuid != self.server_uuid:
             return
         self._writer.told_time(position.asked_at)
         if coverage is not None and coverage.lineage.server_uuid == position.uuid:
-            coverage.seen(position)
+            coverage.seen(position, is_read=is_read)
         unlogged = self.unlogged
         if unlogged is not None and unlogged.last is None:
             if unlogged.is_renamed(position.place.binlog):

@@ -418,8 +418,35 @@ def test_no_purge_is_advised_of_binlogs_that_only_have_the_names(
         proxy.rules.clear()
         found = monitor.wait_for(lambda status: status["purge"]["to"] == last)
         safe = f"/{found['lineage']}/binlogs/{found['purge']['newest_safe']}"
-        keys = there.keys()
-        assert any(key.endswith(safe) for key in keys)
+        assert [key for key in there.keys("pre/archive/") if key.endswith(safe)]
+        assert stream.terminate() == 0
+
+
+def test_a_source_that_was_reset_to_the_same_place_is_not_covered(
+    mysql: MysqlServer, start: Start, minio: MinioServer
+) -> None:
+    """Each binlog is as long as another one that has no transactions yet; the store is away."""
+    monitor = Monitor()
+    with (
+        RecordingProxy(minio.endpoint_url) as proxy,
+        start(mysql, **monitor.options, endpoint_url=proxy.url) as stream,
+    ):
+        prepare(mysql)
+        mysql.query("FLUSH BINARY LOGS")
+        here = mysql.binlogs()[-1]
+        monitor.wait_for(
+            lambda status: status["purge"]["to"] == here[0] and status["lag"]["seconds"] == 0
+        )
+        proxy.rules.append(on(Answer(503)))
+        reset(mysql)
+        commit(mysql, 1)
+        mysql.query("FLUSH BINARY LOGS")
+        assert mysql.binlogs()[-1] == here
+        found = monitor.wait_for(lambda status: status["child"]["pid"] is None)
+        later = monitor.wait_for(lambda status: status["lag"]["seconds"] > 5)
+        assert later["covered_until"] == found["covered_until"]
+        proxy.rules.clear()
+        monitor.wait_for(lambda status: status["lineage"] not in (None, found["lineage"]))
         assert stream.terminate() == 0
 
 

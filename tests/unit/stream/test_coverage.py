@@ -166,6 +166,16 @@ def test_what_was_given_up_and_is_read_again_is_open() -> None:
     assert coverage.has(name(1))
 
 
+def test_a_source_that_is_not_read_proves_nothing() -> None:
+    """After a RESET it may stand where it was read to. A clock that goes back counts."""
+    coverage = Coverage(HISTORY, at(3, 500, ""), name(4))
+    coverage.seen(seen(3, 10, 500))
+    coverage.seen(seen(3, 20, 500), is_read=False)
+    assert coverage.until == START + timedelta(seconds=10)
+    coverage.seen(seen(3, 5, 500), is_read=False)
+    assert coverage.until is None
+
+
 def test_what_comes_before_the_lineage_is_not_in_it() -> None:
     """It began there (`--start-at now`), or another server wrote before; the source may list it."""
     lineage = replace(HISTORY, first_binlog=name(3))

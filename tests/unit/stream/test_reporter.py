@@ -545,6 +545,26 @@ def test_nothing_is_to_be_deleted_of_a_source_that_is_not_read() -> None:
     assert parts.status.purge.expire_seconds == 3600.0
 
 
+def test_a_source_that_is_not_read_is_not_idle() -> None:
+    """After a RESET it may stand exactly where it was read to, with other commits before that."""
+    parts = Parts()
+    position = parts.watch.source_state.position
+    assert parts.status.lag.seconds == 0
+    parts.covered = position.asked_at - timedelta(seconds=50)
+    parts.runs.is_reading = False
+    assert parts.status.lag.seconds == pytest.approx(50, abs=1)
+    told: list[object] = []
+    loop: Any = SimpleNamespace(
+        _config=config(Path("/s"), 1000),
+        _reached=lambda: None,
+        _runs=parts.runs,
+        _watch=SimpleNamespace(look=lambda _: position),
+        _tracking=SimpleNamespace(seen=lambda one, *, is_read: told.append((one, is_read))),
+    )
+    Loop._look(loop)
+    assert told == [(position, False)]
+
+
 @pytest.mark.parametrize("read", [None, (1, 600), (3, 400), (3, 600)])
 def test_a_source_is_known_as_far_as_it_was_read_or_is_durable(
     read: tuple[int, int] | None,
