@@ -25,10 +25,9 @@ _MOST_TEXT = 120
 # them with binlog_format = MIXED
 _CALLS = frozenset(
     {
-        *("CONNECTION_ID", "CURRENT_USER", "FOUND_ROWS", "GET_LOCK", "IS_FREE_LOCK"),
-        *("IS_USED_LOCK", "LOAD_FILE", "RANDOM_BYTES", "RELEASE_LOCK", "ROW_COUNT"),
-        *("SESSION_USER", "SLEEP", "SYSDATE", "SYSTEM_USER", "SYS_GUID", "USER", "UUID"),
-        *("UUID_SHORT", "UUID_V4", "UUID_V7", "VERSION"),
+        *("CURRENT_USER", "FOUND_ROWS", "GET_LOCK", "IS_FREE_LOCK", "IS_USED_LOCK", "LOAD_FILE"),
+        *("RANDOM_BYTES", "RELEASE_LOCK", "ROW_COUNT", "SESSION_USER", "SLEEP", "SYSDATE"),
+        *("SYSTEM_USER", "SYS_GUID", "USER", "UUID", "UUID_SHORT", "UUID_V4", "UUID_V7", "VERSION"),
     }
 )
 _SEEDED = frozenset({"RAND"})

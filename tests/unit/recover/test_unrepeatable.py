@@ -82,7 +82,7 @@ def test_what_makes_other_rows(text: str, packed: bool) -> None:
         "REPLACE shop.user(a) VALUES (1)",
         "INSERT IGNORE version (a) VALUES (1)",
         "ALTER TABLE t ADD serial INT, ADD COLUMN (serial INT)",
-        "INSERT INTO t VALUES (RAND())",
+        "INSERT INTO t VALUES (RAND(), CONNECTION_ID(), NOW(6))",
         "DELETE FROM t ORDER BY id LIMIT 1",
         "GRANT ALL ON shop.* TO CURRENT_USER()",
     ],
