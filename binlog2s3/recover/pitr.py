@@ -68,6 +68,7 @@ from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.recover.time_zones import TimeZones, events_warning
+from binlog2s3.recover.unrepeatable import Unrepeatable
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
 from binlog2s3.server.applied import FOLDS, applied_settings, differing
 from binlog2s3.server.connection import Server
@@ -145,6 +146,7 @@ class _Recovery:
         self._apply: Apply | None = None
         self._replaced = Replaced()
         self._recoded = Recoded()
+        self._unrepeatable = Unrepeatable()
         self._prepared_before = PreparedBefore()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
@@ -239,7 +241,8 @@ class _Recovery:
         doubt = ready.about.only.doubt if ready.about.only is not None else ""
         doubt = doubt or self._prepared_before.lost(ready.plan.pending, result.prepared)
         doubt = doubt or self._replaced.doubt(referred_before, self._referring())
-        doubt = doubt or self._recoded.doubt or _doubt_of_lacks(ready.plan) or unseen
+        doubt = doubt or self._unrepeatable.doubt or self._recoded.doubt
+        doubt = doubt or _doubt_of_lacks(ready.plan) or unseen
         if doubt:
             result = replace(result, proved="", doubt=doubt)
         return replace(result, base_backup=base)
@@ -633,9 +636,10 @@ class _Recovery:
     @property
     def _watchers(self) -> list[Watcher]:
         """What notes of what the target may make other rows or names."""
+        watchers: list[Watcher] = [self._recoded, self._unrepeatable]
         if self._target is not None and cascades_itself(self._target.facts):
-            return [self._recoded, self._replaced]
-        return [self._recoded]
+            watchers.append(self._replaced)
+        return watchers
 
     def _look_back(self, standing: Standing, ready: _Ready) -> str:
         """Read once more what an interrupted run has applied: what it noted died with it.
