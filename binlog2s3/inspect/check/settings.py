@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.formatting import duration_text
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 from binlog2s3.server.errors import IN_ENGINE, LOG_CLOSED
@@ -32,8 +31,7 @@ class ServerSettings:
     and the server writes no binlog nevertheless. `in_galera`: it is a node of a cluster.
     """
 
-    flavour: Flavour
-    version: str
+    release: ServerVersion
     variables: Mapping[str, str] = field(default_factory=dict)
     our_id: int = 0
     replicas: frozenset[int] | None = frozenset()
@@ -58,10 +56,10 @@ class ServerSettings:
         return is_on(self.value(*names))
 
 
-def version_row(flavour: Flavour, version: str) -> Row:
+def version_row(release: ServerVersion) -> Row:
     """Whether a streamer can follow a server of this version."""
-    title = {"mysql": "MySQL", "mariadb": "MariaDB"}[flavour]
-    found, release = f"{title} {version}", ServerVersion(version)
+    title = {"mysql": "MySQL", "mariadb": "MariaDB"}[release.flavour]
+    found = f"{title} {release.text}"
     if not release.can_be_source:
         hint = f"streaming needs {title} {release.oldest_source} or later"
         return fail("server", "version", found, hint)
@@ -75,7 +73,7 @@ def settings_rows(server: ServerSettings) -> Iterator[Row]:
     """Every setting that matters, in the order of `_SETTINGS`."""
     for name, judge in _SETTINGS.items():
         if not isinstance(judge, _Advice):
-            if name not in _OF_MARIADB or server.flavour == "mariadb":
+            if name not in _OF_MARIADB or server.release.flavour == "mariadb":
                 yield judge(server)
         elif (value := server.value(name)) is not None:
             yield judge.row(name, value)
@@ -115,7 +113,7 @@ def _server_id(server: ServerSettings) -> Row:
     own = int(server.value("server_id") or 0)
     if own == 0:
         where = "N is a number that no other server of the topology has (1 to 4294967295)"
-        if ServerVersion(server.version).persists_settings:
+        if server.release.persists_settings:
             hint = f"SET PERSIST server_id = N there, where {where}"
         else:
             hint = f"SET GLOBAL server_id = N there, and set it {_IN_FILE}, where {where}"
@@ -160,7 +158,7 @@ def _replica_updates(server: ServerSettings) -> Row:
 
 def _expiry(server: ServerSettings) -> Row:
     name, week, seconds = "binlog_expire_logs_seconds", 604800, server.expire_seconds
-    if not ServerVersion(server.version).expires_by_seconds:
+    if not server.release.expires_by_seconds:
         name, week = "expire_logs_days", 7  # with the newer name such a server does not start
     if seconds is None:
         hint = f"set an expiry of some days, e.g. {name} = {week}, or the disk fills up"

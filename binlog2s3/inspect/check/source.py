@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.stream import Config
@@ -54,10 +53,9 @@ _TRY_AGAIN = "check again; if the error remains, see the server's error log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceAccount:
-    """The server's flavour and version, and our account: `name` is CURRENT_USER()."""
+    """The server's version, and our account: `name` is CURRENT_USER()."""
 
-    flavour: Flavour
-    version: str
+    release: ServerVersion
     name: str
 
     @property
@@ -68,7 +66,7 @@ class SourceAccount:
     @property
     def client(self) -> str:
         """The name of REPLICATION CLIENT on this server."""
-        return "BINLOG MONITOR" if ServerVersion(self.version).says_monitor else _CLIENT
+        return "BINLOG MONITOR" if self.release.says_monitor else _CLIENT
 
 
 class SourceCheck:
@@ -110,15 +108,14 @@ class SourceCheck:
             yield skipped("server", "TLS", _UNREACHED)
             yield skipped("server", "version", _UNREACHED)
             return
-        version = str(row["version"])
-        flavour = ServerVersion(version).flavour
-        self._account = SourceAccount(flavour=flavour, version=version, name=str(row["account"]))
+        release = ServerVersion(str(row["version"]))
+        self._account = SourceAccount(release=release, name=str(row["account"]))
         yield ok("server", "reachable", f"{login.address}, as {self._account.name}")
         status = {str(one["Variable_name"]): str(one["Value"]) for one in rows}
         self._has_tls = bool(status.get("Ssl_cipher"))
         yield _tls_row(login, status)
         yield from key_rows(login, status)
-        yield version_row(flavour, version)
+        yield version_row(release)
 
     def setting_rows(self) -> Iterator[Row]:
         if self._account is None:
@@ -138,8 +135,7 @@ class SourceCheck:
         variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
         source, target = self._config.stream.source, self._target
         return ServerSettings(
-            flavour=account.flavour,
-            version=account.version,
+            release=account.release,
             variables=variables,
             our_id=self._config.mysql.server_id or derive_server_id(f"{source} {target}"),
             replicas=_replicas(self._server, account),
@@ -197,7 +193,7 @@ class SourceCheck:
         connection = self._connection_row()
         refusal = _slave_refusal(self._server, connection)
         yield _privilege_row(self._server, self._account, _SLAVE, refusal)
-        if not ServerVersion(self._account.version).stamps_commits:
+        if not self._account.release.stamps_commits:
             yield _process_row(self._server, self._account)
         yield limits_row(_limits(self._server, self._account), self._account.quoted)
         yield from program
@@ -215,21 +211,22 @@ class SourceCheck:
         if self._account is None:
             yield skipped("mysqlbinlog", "program", f"{_UNREACHED}, so its flavour is not known")
             return
+        release = self._account.release
         try:
-            self._tool = tool = find(self._account.flavour, self._config.mysql.mysqlbinlog)
+            self._tool = tool = find(release.flavour, self._config.mysql.mysqlbinlog)
         except SourceError as error:
             yield failed("mysqlbinlog", "program", error)
             return
         found, ours = f"{tool.path}, version {tool.version}", ServerVersion(tool.version).series
-        server = ServerVersion(self._account.version).series
+        server = release.series
         if tool.flavour == "mariadb" and ours < (10, 0):  # before 11.4 it has numbers of its own
             ours = min(server, (11, 3))
         if ours < server:
             hint = "install the server's version of it: an older one may not know all events"
-            older = f"{found}: older than the server, {self._account.version}"
+            older = f"{found}: older than the server, {release.text}"
             yield warn("mysqlbinlog", "program", older, hint)
         elif ours > server:
-            newer = f"{found}: newer than the server, {self._account.version}; it knows all events"
+            newer = f"{found}: newer than the server, {release.text}; it knows all events"
             yield ok("mysqlbinlog", "program", newer)
         else:
             yield ok("mysqlbinlog", "program", found)
@@ -279,7 +276,7 @@ def _ask(server: Server, statement: str) -> list[dict[str, Any]] | None:
 
 
 def _replicas(server: Server, account: SourceAccount) -> frozenset[int] | None:
-    rows = _ask(server, ServerVersion(account.version).replicas_statement)
+    rows = _ask(server, account.release.replicas_statement)
     if rows is None:
         return None
     return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
@@ -311,7 +308,7 @@ def _process_row(server: Server, account: SourceAccount) -> Row:
 
 def _limits(server: Server, account: SourceAccount) -> dict[str, int] | None:
     """The account's own limits, and the server's limit of connections per account."""
-    shows = ServerVersion(account.version).shows_accounts
+    shows = account.release.shows_accounts
     rows = _ask(server, "SHOW CREATE USER CURRENT_USER()") if shows else None
     rows = rows if rows is not None else _ask(server, "SHOW GRANTS")
     if rows is None:
@@ -335,7 +332,7 @@ def _privilege_row(
     if roles := _roles(server):
         default = (
             "SET DEFAULT ROLE ... FOR"
-            if account.flavour == "mariadb"
+            if account.release.flavour == "mariadb"
             else ("SET DEFAULT ROLE ALL TO")
         )
         hint += f" or, if a role of it ({roles}) has it: {default} {account.quoted};"

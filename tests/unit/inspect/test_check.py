@@ -46,6 +46,7 @@ from binlog2s3.inspect.check.settings import (
 )
 from binlog2s3.inspect.check.source import SourceAccount, key_rows, login_rows
 from binlog2s3.inspect.check.spool import owner_row, spool_rows, unusable_hint
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.store.errors import Failure, translate
 from binlog2s3.stream.spool import RunFacts, holder
 from tests.login import ROOT
@@ -71,12 +72,17 @@ WELL = {
 
 def seen(flavour: Flavour = "mysql", **variables: str) -> ServerSettings:
     return ServerSettings(
-        flavour=flavour,
-        version="9.7.4" if flavour == "mysql" else "10.11.2-MariaDB",
+        release=ServerVersion("9.7.4" if flavour == "mysql" else "10.11.2-MariaDB"),
         variables={**WELL, **variables},
         our_id=4_000_000_000,
         expire_seconds=7 * 86400.0,
     )
+
+
+def forever(version: str) -> ServerSettings:
+    """A server of this version whose binlogs never expire."""
+    release = ServerVersion(version)
+    return replace(seen(release.flavour), release=release, expire_seconds=None)
 
 
 def results(rows: Iterable[Row]) -> dict[str, str]:
@@ -164,7 +170,9 @@ def test_clocks(seconds: int, result: str, found: str) -> None:
 )
 def test_versions(flavour: Flavour, version: str, result: str) -> None:
     """Which can be streamed from."""
-    assert version_row(flavour, version).result == result
+    row = version_row(ServerVersion(version))
+    title = {"mysql": "MySQL", "mariadb": "MariaDB"}[flavour]
+    assert (row.result, row.found) == (result, f"{title} {version}")
 
 
 EXPIRY, UPDATES = "binlog_expire_logs_seconds", "log_replica_updates"
@@ -242,9 +250,9 @@ OWN_DOMAIN = "a gtid_domain_id of its own"
         (mariadb(binlog_storage_engine="innodb"), "log_bin", "fail",
          "ON, but its binlog is in innodb (binlog_storage_engine), not in files: not supported",
          "remove binlog_storage_engine"),
-        (replace(seen(server_id="0"), version="8.0.36"), "server_id", "fail", "",
+        (replace(seen(server_id="0"), release=ServerVersion("8.0.36")), "server_id", "fail", "",
          "SET PERSIST server_id = N"),
-        (replace(seen(server_id="0"), version="5.7.44-log"), "server_id", "fail", "",
+        (replace(seen(server_id="0"), release=ServerVersion("5.7.44-log")), "server_id", "fail", "",
          "SET GLOBAL server_id = N"),
         (mariadb(server_id="0"), "server_id", "fail", "", "SET GLOBAL server_id = N"),
         (replace(seen(), replicas=None), "server_id", "ok", "", "replica"),
@@ -257,13 +265,12 @@ OWN_DOMAIN = "a gtid_domain_id of its own"
         (mariadb(gtid_domain_id="0"), "gtid_domain_id", "ok", "0", ""),
         (mariadb(), "sql_log_bin", "ok", "no server shows it", ""),
         (mariadb(), "binlog_error_action", "ok", "", "watch for it"),
-        (replace(seen(), version="5.7.22-log", expire_seconds=None), "expire_logs_days", "warn",
+        (forever("5.7.22-log"), "expire_logs_days", "warn",
          "never expire", "expire_logs_days = 7,"),
-        (replace(seen(), version="8.0.31", expire_seconds=None), EXPIRY, "warn",
-         "never expire", "binlog_expire_logs_seconds = 604800,"),
-        (replace(mariadb(), version="10.5.1-MariaDB", expire_seconds=None), "expire_logs_days",
+        (forever("8.0.31"), EXPIRY, "warn", "never expire", "binlog_expire_logs_seconds = 604800,"),
+        (forever("10.5.1-MariaDB"), "expire_logs_days",
          "warn", "never expire", "expire_logs_days = 7,"),
-        (replace(mariadb(), version="10.11.18-MariaDB", expire_seconds=None), EXPIRY, "warn",
+        (forever("10.11.18-MariaDB"), EXPIRY, "warn",
          "never expire", "binlog_expire_logs_seconds = 604800,"),
     ],
 )  # fmt: skip
@@ -288,14 +295,14 @@ def test_a_node_of_galera_that_does_not_log_what_it_applies() -> None:
 def test_accounts_as_grant_wants_them() -> None:
     """Quoted, with whatever is in them."""
 
-    def account(name: str, flavour: Flavour = "mysql", version: str = "8.4.0") -> SourceAccount:
-        return SourceAccount(flavour=flavour, version=version, name=name)
+    def account(name: str, version: str = "8.4.0") -> SourceAccount:
+        return SourceAccount(release=ServerVersion(version), name=name)
 
     assert account("repl@%").quoted == "'repl'@'%'"
     assert account("o'neill@x@10.%").quoted == "'o''neill@x'@'10.%'"
     assert account("a@b").client == "REPLICATION CLIENT"
-    assert account("a@b", "mariadb", "10.11.2-MariaDB").client == "BINLOG MONITOR"
-    assert account("a@b", "mariadb", "10.4.2-MariaDB").client == "REPLICATION CLIENT"
+    assert account("a@b", "10.11.2-MariaDB").client == "BINLOG MONITOR"
+    assert account("a@b", "10.4.2-MariaDB").client == "REPLICATION CLIENT"
 
 
 @pytest.mark.parametrize(
