@@ -7,7 +7,7 @@ Law: a stretch follows the one before it without a break only if names, GTIDs an
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from binlog2s3.archive.documents import Parent
@@ -447,8 +447,16 @@ class Route:
             for numbers in self._legs.values():
                 names = [self.stretches[number].name for number in numbers]
                 self.history.load(self.lineage(numbers[0]), names, is_brief=True)
-            self._added = [added_gtids(self.brief(number)) for number in range(len(self))]
+            self._added = [self._added_by(number) for number in range(len(self))]
         return self._added
+
+    def _added_by(self, number: int) -> AddedGtids:
+        """Of what comes after the cut, nothing: that is a dead branch's."""
+        found = added_gtids(self.brief(number))
+        added = self.adds(number) if self.is_cut(number) else None
+        if not isinstance(added, MariadbGtidList):
+            return found
+        return replace(found, added=added, count=-1)  # unknown, so nothing is taken for sure
 
     def leads_up(self, number: int) -> bool:
         """See `GtidLine`."""

@@ -73,7 +73,8 @@ OF_OTHERS = {
     "docker and kubectl": """--build-arg --build-context --cap-drop --filename --from-file --name
         --namespace --output --read-only --restart --rm --security-opt --tmpfs --wait""",
     "helm": "--values",
-    "mysql": "--binary-mode --defaults-file --no-defaults --silent --socket --ssl-mode",
+    "mysql": """--binary-mode --defaults-file --init-command --no-defaults --silent --socket
+        --ssl-mode""",
     "mysqlbinlog": """--base64-output --exclude-gtids --host --port --raw --read-from-remote-server
         --start-position --stop-never --stop-position --to-last-log --verbose
         --verify-binlog-checksum""",

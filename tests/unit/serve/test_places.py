@@ -316,6 +316,33 @@ def test_what_a_fail_over_repeats(upto: int) -> None:
     assert gtids_in(got) == all_of_it[upto:]
 
 
+@pytest.mark.parametrize("archived", [True, False])
+def test_what_a_fail_over_lost(archived: bool) -> None:
+    """A replica that has it is refused, also if it has all of it; one that does not goes on."""
+    common, lost, new = FIRST[:3], FIRST[3:], ["0-2-4", "0-2-5", "0-2-6"]
+    bucket = Bucket(replace(MARIADB, first_binlog=NAME))
+    bucket.archive(binlog_of("", [*common, *lost]).data)
+    cut = len(binlog_of("", common).data)
+    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set="0-1-3", join="exact")
+    bucket.lineage = like(
+        MARIADB, id=OTHER_ID, server_uuid=OTHER_ID[17:25], first_binlog=NAME, gtid_set="",
+        parent=parent,
+    )  # fmt: skip
+    bucket.put(LAYOUT.lineage(OTHER_ID), bucket.lineage.to_json())
+    second = binlog_of("", [*common, *new], rotate=str(NAMES[1]) if archived else "")
+    if archived:
+        bucket.archive(second.data)
+    else:
+        bucket.chunks(second.data, 0, len(second.data))
+    bucket.beat(replace(BEAT, lineage=OTHER_ID, generation=8, durable=None, covered_until=None))
+    for gtid in reversed(lost):
+        with pytest.raises(NotServedError, match=f"dead branch.*{gtid}"):
+            everything(bucket, dump(gtid))
+    line = [*common, *new]
+    for upto in range(len(line) + 1):
+        assert gtids_in(everything(bucket, dump(state_of(line[:upto])))) == line[upto:]
+
+
 def put_back(*, archived: bool, pruned: bool) -> Bucket:
     """Two lineages of one server: the second one's first binlog has three transactions of both."""
     common, dead, ours = FIRST[:3], FIRST[3:], ["0-1-4", "1-1-1", "0-1-5"]
