@@ -165,6 +165,9 @@ class Channel(ABC):
     def remove(self) -> None:
         """Remove it, stopped, with its relay logs."""
 
+    def remove_hidden(self) -> None:  # noqa: B027 - MySQL has none
+        """Remove one that the server shows to nobody, if there is one."""
+
     def rehearse(self) -> None:
         """Try, while there is no channel, what will be asked and done with it.
 
@@ -444,6 +447,18 @@ class MariadbChannel(Channel):
         del order
         return None
 
+    def remove_hidden(self) -> None:
+        """See `Channel`. One that has no host: the server was killed while it made the channel.
+
+        Its applier runs after the restart, and keeps the server from other settings (error 1198).
+        """
+        for step in (self._stop, self.remove):
+            try:
+                step()
+            except SourceError as error:
+                if not error.answered:  # it says that there is none
+                    raise
+
     def keeps_order(self, plan: Plan) -> bool:
         """See `Channel`: only within a domain; transactions of two may depend on each other."""
         lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
@@ -494,8 +509,13 @@ def settle(server: Server, facts: TargetFacts) -> None:
     If the target keeps no GTIDs, the place that it `reached` must have been noted before.
     """
     server.close()
-    channel = left_over(server, facts)
-    if channel is not None:
+    if facts.missing_privileges:
+        return
+    channel = channel_of(server, facts)
+    state = channel.state()
+    if state is None:
+        channel.remove_hidden()
+    elif state.ours:
         channel.stop()
         channel.remove()
 

@@ -249,6 +249,26 @@ def test_killed_anywhere_and_again(any_pair: Pair, disk_tmp_path: Path, what: st
     same(pair, with_gtids=by_gtid)
 
 
+def test_a_mariadb_that_was_killed_while_it_made_the_channel(
+    mariadb_pair: Pair, disk_tmp_path: Path
+) -> None:
+    """Then it has no host: its applier runs after the restart, and no statement shows it."""
+    pair = mariadb_pair
+    pair.clear()
+    pair.target.query("SET GLOBAL gtid_slave_pos = ''")
+    write_counting(pair.source)
+    pair.target.query("CHANGE MASTER 'binlog2s3' TO MASTER_CONNECT_RETRY = 1")
+    pair.target.kill()
+    pair.target.start()
+    assert pair.target.query("SHOW ALL SLAVES STATUS") == []
+    assert pair.target.query("SHOW GLOBAL STATUS LIKE 'Slaves_running'") == [
+        ("Slaves_running", "1")
+    ]
+    assert Process(pair, disk_tmp_path / "note").end() == ""
+    same(pair)
+    assert pair.left() == []
+
+
 PARTS = "CREATE TABLE shop.p (id INT, v INT) PARTITION BY HASH (id) PARTITIONS 2"
 DEFINITIONS = {
     "CREATE OR REPLACE TABLE shop.a (id INT)": [],
