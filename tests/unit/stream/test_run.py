@@ -405,3 +405,19 @@ def test_a_mysqlbinlog_that_cannot_be_started_leaves_nothing_behind(tmp_path: Pa
     assert process.run() == 0
     process.close()
     assert seen[:6] == [1] * 6  # the directory of this attempt alone
+
+
+@pytest.mark.parametrize("status", [None, 0])
+def test_an_idle_run_is_waited_for_until_mysqlbinlog_ends(
+    tmp_path: Path, status: int | None
+) -> None:
+    """Not until the next round, in which nothing would be read."""
+    process = begun(tmp_path, MemoryStore(min_part_bytes=1), written())
+    idle: Any = SimpleNamespace(
+        tailer=SimpleNamespace(has_more=False), child=SimpleNamespace(poll=lambda: status)
+    )
+    waits: list[float] = []
+    stop: Any = SimpleNamespace(wait=lambda seconds: not waits.append(seconds))
+    process.runs._stop = stop
+    process.runs._doze(idle)
+    assert bool(waits) is (status is None)
