@@ -18,15 +18,18 @@ from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.compression import Sink
-from binlog2s3.binlog.events import EventType, FormatEvent, decode_format
+from binlog2s3.binlog.events import QUERIES, EventType, FormatEvent, decode_format
 from binlog2s3.binlog.gtid import Flavour, Gathering, GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
+from binlog2s3.binlog.statements import Writing, without_secrets
 from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
+from binlog2s3.formatting import cut, one_line
 from binlog2s3.recover.model import Checked, OpenStream, PieceStream, PlanPiece
 
 _PAYLOAD = wanted_types(EventType.TRANSACTION_PAYLOAD)
+_MOST_TEXT = 120
 _HINT = "the bucket has changed since the plan was made, or the plan is wrong: make it again"
 
 
@@ -98,6 +101,26 @@ class Watcher(ABC):
 
     def lose(self) -> None:  # noqa: B027 - most take what cannot be read for none of theirs
         """Note that something could not be read."""
+
+
+class StatementWatcher(Watcher):
+    """Counts statements, and keeps the first, of which the target may make something else."""
+
+    wanted = wanted_types(*QUERIES)
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.first = ""
+
+    @property
+    def and_more(self) -> str:
+        """How many there are besides the first, in words."""
+        return f" and {self.number - 1} more" if self.number > 1 else ""
+
+    def note(self, text: str, writing: Writing) -> None:
+        """Count this statement."""
+        self.number += 1
+        self.first = self.first or cut(one_line(without_secrets(text, writing)), _MOST_TEXT)
 
 
 def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:

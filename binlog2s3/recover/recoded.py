@@ -12,46 +12,35 @@ import re
 from binlog2s3.binlog.compression import mariadb_text
 from binlog2s3.binlog.content import STATEMENT_MOST, statement_in
 from binlog2s3.binlog.events import (
-    QUERIES,
     EventType,
     query_layout,
     status_settings,
 )
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.statements import UTF8, without_secrets, writing_of
-from binlog2s3.binlog.walk import wanted_types
-from binlog2s3.formatting import cut, one_line
-from binlog2s3.recover.extract import Watcher
+from binlog2s3.binlog.statements import UTF8, writing_of
+from binlog2s3.recover.extract import StatementWatcher
 
 _BINARY = 63
 _AS_WRITTEN = UTF8 | {_BINARY, None}
 _LETTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
-_MOST_TEXT = 120
 
 
-class Recoded(Watcher):
+class Recoded(StatementWatcher):
     """The statements that define something with such letters, in a stream of events.
 
     A session that sends UTF-8 in another charset by itself is not told from it: its names are the
     source's.
     """
 
-    wanted = wanted_types(*QUERIES)
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._first = ""
-
     @property
     def doubt(self) -> str:
         """Why names and definitions may not be the source's after this was applied, or ""."""
         if not self.number:
             return ""
-        more = f" and {self.number - 1} more" if self.number > 1 else ""
         return (
-            f"the source logged this statement{more} in UTF-8, though the session had another "
-            "character set, so its letters that are not ASCII (names, ENUM values, defaults, "
-            f"comments) may be others here: {self._first}"
+            f"the source logged this statement{self.and_more} in UTF-8, though the session "
+            "had another character set, so its letters that are not ASCII (names, ENUM values, "
+            f"defaults, comments) may be others here: {self.first}"
         )
 
     def see(self, event_type: int, head: bytes, _: int, flavour: Flavour, /) -> None:
@@ -66,7 +55,5 @@ class Recoded(Watcher):
             return
         statement = statement_in(event_type, head, flavour)
         if statement is not None and statement.kind == "ddl":
-            self.number += 1
             writing = writing_of(status, mysql=flavour == "mysql")
-            text = without_secrets(raw.decode(errors="replace"), writing)
-            self._first = self._first or cut(one_line(text), _MOST_TEXT)
+            self.note(raw.decode(errors="replace"), writing)

@@ -13,14 +13,11 @@ from collections.abc import Sequence
 
 from binlog2s3.binlog.compression import mariadb_text
 from binlog2s3.binlog.content import STATEMENT_MOST
-from binlog2s3.binlog.events import QUERIES, EventType, query_layout
+from binlog2s3.binlog.events import EventType, query_layout
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.statements import StatementHead, without_secrets, writing_of
-from binlog2s3.binlog.walk import wanted_types
-from binlog2s3.formatting import cut, one_line
-from binlog2s3.recover.extract import Watcher
+from binlog2s3.binlog.statements import StatementHead, writing_of
+from binlog2s3.recover.extract import StatementWatcher
 
-_MOST_TEXT = 120
 # https://dev.mysql.com/doc/refman/9.7/en/replication-rbr-safe-unsafe.html; the server logs rows for
 # them with binlog_format = MIXED
 _CALLS = frozenset(
@@ -46,28 +43,21 @@ _BEFORE_TABLE = frozenset(
 """After these, `user (` is a table with its columns."""
 
 
-class Unrepeatable(Watcher):
+class Unrepeatable(StatementWatcher):
     """Such statements in a stream of events, as far as their own text shows it.
 
     Which tables have a primary key is not known: those count, too.
     """
-
-    wanted = wanted_types(*QUERIES)
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._first = ""
 
     @property
     def doubt(self) -> str:
         """Why rows may not be the source's after this was applied, or ""."""
         if not self.number:
             return ""
-        more = f" and {self.number - 1} more" if self.number > 1 else ""
         return (
-            f"the binlog does not tell what this statement{more} made of the rows (numbers in the "
-            "order of the rows in the server, or values that another server does not have), and "
-            f"they may be others here: {self._first}"
+            f"the binlog does not tell what this statement{self.and_more} made of the rows "
+            "(numbers in the order of the rows in the server, or values that another server does "
+            f"not have), and they may be others here: {self.first}"
         )
 
     def see(self, event_type: int, head: bytes, _: int, flavour: Flavour, /) -> None:
@@ -81,8 +71,7 @@ class Unrepeatable(Watcher):
         writing = writing_of(head[status_at:db_at], mysql=flavour == "mysql")
         text = raw.decode(errors="replace")
         if _is_unrepeatable(_words(writing.clear(text, cut=False))):
-            self.number += 1
-            self._first = self._first or cut(one_line(without_secrets(text, writing)), _MOST_TEXT)
+            self.note(text, writing)
 
 
 def _words(head: StatementHead) -> list[str]:
