@@ -29,7 +29,7 @@ from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import base_check, preflight, target
 from binlog2s3.recover.applier_error import next_transaction
-from binlog2s3.recover.apply import Apply, Target
+from binlog2s3.recover.apply import Apply
 from binlog2s3.recover.backup import (
     read_backup,
     refuse_defects,
@@ -67,6 +67,7 @@ from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
+from binlog2s3.recover.target import Target
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.unrepeatable import Unrepeatable
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
@@ -105,11 +106,10 @@ def _recovery(config: PitrConfig, outside: Outside, *, is_scratch: bool) -> Iter
         store = stack.enter_context(
             opened(s3, sigterm_interrupts=True, evidence=Evidence, session=outside.session)
         )
-        at: Target | None = None
+        server: Server | None = None
         if config.target is not None:
-            login = partial(resolve, config.target)
-            at = Target(stack.enter_context(Server(login)), login)
-        yield _Recovery(config, store, at, outside, is_scratch=is_scratch)
+            server = stack.enter_context(Server(partial(resolve, config.target)))
+        yield _Recovery(config, store, server, outside, is_scratch=is_scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class _Recovery:
         self,
         config: PitrConfig,
         store: S3Store,
-        at: Target | None,
+        server: Server | None,
         outside: Outside,
         *,
         is_scratch: bool,
@@ -142,7 +142,8 @@ class _Recovery:
         self._outside = outside
         self._is_scratch = is_scratch
         self._store = store
-        self._target = at
+        self._server = server
+        self._target: Target | None = None  # once it was asked
         self._apply: Apply | None = None
         self._replaced = Replaced()
         self._recoded = Recoded()
@@ -160,8 +161,8 @@ class _Recovery:
         if config.output_dir is not None and not config.dry_run:
             prepare(config.output_dir)
         with ExitStack() as alone:
-            if self._target is not None and config.applies:
-                alone.enter_context(target.alone(self._target.login))
+            if self._server is not None and config.applies:
+                alone.enter_context(target.alone(self._server.login))
             return self._run()
 
     def _run(self) -> tuple[Plan, About, Result | None]:
@@ -266,17 +267,16 @@ class _Recovery:
 
     def _ask(self) -> None:
         """Ask what the target is, and stop what an interrupted run left running there."""
-        if self._target is None:
+        if self._server is None:
             return
-        at = self._target
-        at.ask()
-        left = left_over(at.server, at.facts)
+        self._target = target.ask(self._server)
+        left = left_over(self._target)
         state = left.state() if left is not None else None
         if left is not None and state is not None and state.runs:
             if self._config.applies:
-                at.server.close()
+                self._server.close()
                 left.stop()
-                at.ask()
+                self._target = target.ask(self._server)
             elif state.applies:  # the channel of a probe only receives
                 self._still_applies = True
                 self._warnings.append(
@@ -284,7 +284,7 @@ class _Recovery:
                     "made for what it has now"
                 )
         if self._config.output_dir is None:
-            self._apply = Apply(self._config, at)
+            self._apply = Apply(self._config, self._target)
 
     @property
     def _by_gtid(self) -> bool:
@@ -449,14 +449,14 @@ class _Recovery:
         """See whether only these tables can be applied, to this target."""
         found = OnlyTables(self._config.tables, plan, extract.stream)
         if self._target is not None:
-            found.ask(self._target.server, self._target.facts, _state_before(plan, snapshot))
+            found.ask(self._target, _state_before(plan, snapshot))
         for refusal in found.refusals:
             self._refuse(refusal)
         return found
 
     def _time_zones(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> TimeZones | None:
         """See whether the target's system time zone makes other values of the plan's statements."""
-        config, server = self._config, self._target.server if self._target is not None else None
+        config, server = self._config, self._server
         writes = config.output_dir is not None and not config.dry_run
         if not plan.pieces or not (self._apply is not None or writes):
             return None
@@ -508,13 +508,12 @@ class _Recovery:
         if not of_source:
             return
         found = differing(of_source, applied_settings(self._target.server))
-        address = self._target.facts.address
         if folds := found.pop(FOLDS, None):
             self._refuse(
-                RecoveryError(
-                    f"the target, {address}, has {FOLDS} = {folds[1]}, and the source had "
-                    f"{folds[0]}: it would take names in the binlogs for those of other tables",
-                    hint=f"make a new server with {FOLDS} = {folds[0]} in its option file, and "
+                self._target.facts.refusal(
+                    f"has {FOLDS} = {folds[1]}, and the source had {folds[0]}: it would take names "
+                    "in the binlogs for those of other tables",
+                    f"make a new server with {FOLDS} = {folds[0]} in its option file, and "
                     "restore the base backup into that",
                 )
             )
@@ -573,7 +572,7 @@ class _Recovery:
     def _refuse_target(self, snapshot: Snapshot) -> None:
         if self._apply is None or self._target is None:
             return
-        login, lineages, facts = self._target.login(), snapshot.lineages, self._target.facts
+        login, lineages, facts = self._target.server.login(), snapshot.lineages, self._target.facts
         if not self._config.applies:
             self._warnings.append(
                 f"the privileges of {facts.account} at the target were not tried, because that "

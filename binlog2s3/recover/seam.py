@@ -23,8 +23,7 @@ from binlog2s3.binlog.content import ROW_KINDS, TEXT_MOST, Content
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, mariadb_gtid
 from binlog2s3.binlog.statements import statement_of
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.target import TargetFacts
-from binlog2s3.server.connection import Server
+from binlog2s3.recover.target import Target, TargetFacts
 
 _OF_TABLES = frozenset({"OPTIMIZE", "ANALYZE", "REPAIR", "FLUSH"})
 """Statements that change no rows, and commit like a definition."""
@@ -42,20 +41,19 @@ class Next:
     content: Content
 
 
-def is_executed(
-    server: Server, facts: TargetFacts, found: Next, place: Gtids | None, *, crashed: bool
-) -> bool:
+def is_executed(target: Target, found: Next, place: Gtids | None, *, crashed: bool) -> bool:
     """Whether the target has executed it, although its `place` is before it.
 
     `crashed`: the target was started again since the interrupted run began. Raises RecoveryError if
     it cannot be known, SourceError.
     """
+    facts = target.facts
     is_atomic = facts.release.has_atomic_statements
     if not _is_statement(found.content) or (facts.flavour == "mysql" and is_atomic):
         return False
     trace = is_atomic and facts.log_bin and facts.logs_replicated
     if facts.flavour == "mariadb" and facts.log_bin and found.gtid is not None:
-        own = _OwnBinlog(server, facts)
+        own = _OwnBinlog(target)
         if own.has(found.gtid):
             return True
         if crashed and own.ends_with_its_own and trace:
@@ -70,14 +68,14 @@ def is_executed(
 class _OwnBinlog:
     """What a MariaDB's own binlog says: the last GTIDs in it, and a statement of its own."""
 
-    def __init__(self, server: Server, facts: TargetFacts) -> None:
-        self._server = server
-        row = server.rows(
+    def __init__(self, target: Target) -> None:
+        self._server = target.server
+        row = self._server.rows(
             "SELECT @@global.gtid_binlog_state AS state, @@global.gtid_binlog_pos AS last"
         )[0]
         self._logged = set(MariadbGtidList.parse(str(row["state"])).gtids())
         last = MariadbGtidList.parse(str(row["last"])).gtids()
-        self._own = [one for one in last if one[1] == facts.server_id]
+        self._own = [one for one in last if one[1] == target.facts.server_id]
 
     def has(self, gtid: str) -> bool:
         """Whether it is the last one of its server."""
@@ -173,8 +171,8 @@ def _unknown(facts: TargetFacts, found: Next, place: Gtids | None) -> RecoveryEr
     look = (
         "look at the target: if it has carried it out, {} there, and run the same command again; "
     )
-    return RecoveryError(
-        f"the target, {facts.address}, crashed where transaction{named} was next, and it is "
+    return facts.refusal(
+        f"crashed where transaction{named} was next, and it is "
         f"unknown whether it has carried it out: {text!r}; twice would be wrong without an error",
-        hint=(look.format(told) + "if not, " if told else "") + "restore the base backup again",
+        (look.format(told) + "if not, " if told else "") + "restore the base backup again",
     )

@@ -171,7 +171,9 @@ def test_numbers_in_the_order_of_the_rows(archive: Streamed) -> None:
         "ALTER TABLE shop.items ADD id INT AUTO_INCREMENT PRIMARY KEY",
         "DELETE FROM shop.items WHERE id = 1",
     )
-    target = archive.another("--replica-parallel-workers=1")  # two workers may insert in either order
+    target = archive.another(
+        "--replica-parallel-workers=1"
+    )  # two workers may insert in either order
     as_root(target, *grants("mysql target"))
     said = last_line(archive, target)
     assert "not proved: the binlog does not tell what this statement made of the rows" in said

@@ -9,7 +9,7 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.seam import Next, after, is_executed
 from binlog2s3.recover.target import TargetFacts
-from tests.unit.recover.fake_server import Rows, fake
+from tests.unit.recover.fake_server import Rows, target_of
 from tests.unit.recover.test_preflight import MARIADB
 from tests.unit.recover.test_target import FACTS
 
@@ -42,7 +42,7 @@ def asked(
     found = Next("0-1-82", text if isinstance(text, Content) else content(text))
     try:
         place = PLACE if facts.flavour == "mariadb" else None
-        return is_executed(fake(answers), facts, found, place, crashed=crashed)
+        return is_executed(target_of(facts, answers), found, place, crashed=crashed)
     except RecoveryError as error:
         told = "SET GLOBAL gtid_slave_pos = '0-1-82'" in error.hint
         return "unknown" if told is (facts.flavour == "mariadb") else f"{error} {error.hint}"
