@@ -21,7 +21,7 @@ from binlog2s3.recover.channel import left_over, settle
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, ProgressReport
 from binlog2s3.recover.replicate import Replication, Work
-from binlog2s3.recover.seam import Next, after, is_executed
+from binlog2s3.recover.seam import after, is_executed
 from binlog2s3.recover.target import Target
 from binlog2s3.server.connection import Server
 from tests.login import ROOT
@@ -97,11 +97,10 @@ def _rest(told: dict[str, Any], found: Target, note: Path) -> tuple[Own, Mariadb
 
 def _half_way(found: Target, files: Own, state: MariadbGtidList) -> MariadbGtidList | None:
     """The place after the first transaction, if the target has executed it all the same."""
-    _, first = files.transactions[0]
-    following = Next(first.gtid, files.content(0))
+    following = files.next(0)
     if is_executed(found, following, state, crashed=True):
-        assert first.gtid is not None
-        return after(state, first.gtid)
+        assert following.gtid is not None
+        return after(state, following.gtid)
     return None
 
 

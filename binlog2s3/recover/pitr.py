@@ -19,6 +19,7 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import FilePosition
+from binlog2s3.binlog.statements import Statement
 from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.goal import Latest, ToPosition
 from binlog2s3.config.outside import OUTSIDE, Outside
@@ -405,8 +406,9 @@ class _Recovery:
         if first is None:
             return start, plan
         piece, one = first
-        content = snapshot.content(piece.lineage, piece.binlog, one)
-        gtids = self._apply.standing.after(Next(one.gtid, content))
+        statements: list[Statement] = []
+        content = snapshot.content(piece.lineage, piece.binlog, one, statements.append)
+        gtids = self._apply.standing.after(Next(one.gtid, content, tuple(statements)))
         if gtids is None:
             return start, plan
         start = replace(start, gtids=gtids)

@@ -21,7 +21,7 @@ from typing import TypeGuard
 
 from binlog2s3.binlog.content import ROW_KINDS, TEXT_MOST, Content
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, mariadb_gtid
-from binlog2s3.binlog.statements import statement_of
+from binlog2s3.binlog.statements import Statement
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.target import Target, TargetFacts
 
@@ -35,10 +35,14 @@ _USE = re.compile(r"\Ause `(?:[^`]|``)*`; ")
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The first transaction after the place that a target names: its GTID, what it does."""
+    """The first transaction after the place that a target names: its GTID, what it does.
+
+    `statements`: all of it, parsed as their events say that they are written.
+    """
 
     gtid: str | None
     content: Content
+    statements: tuple[Statement, ...]
 
 
 def is_executed(target: Target, found: Next, place: Gtids | None, *, crashed: bool) -> bool:
@@ -49,7 +53,7 @@ def is_executed(target: Target, found: Next, place: Gtids | None, *, crashed: bo
     """
     facts = target.facts
     is_atomic = facts.release.has_atomic_statements
-    if not _is_statement(found.content) or (facts.flavour == "mysql" and is_atomic):
+    if not _is_statement(found) or (facts.flavour == "mysql" and is_atomic):
         return False
     trace = is_atomic and facts.log_bin and facts.logs_replicated
     if facts.flavour == "mariadb" and facts.log_bin and found.gtid is not None:
@@ -60,7 +64,7 @@ def is_executed(target: Target, found: Next, place: Gtids | None, *, crashed: bo
             if own.has_after(place, found):
                 return True
             trace = False
-    if crashed and _is_silent(found.content, leaves_trace=trace):
+    if crashed and _is_silent(found, leaves_trace=trace):
         raise _unknown(facts, found, place)
     return False
 
@@ -127,34 +131,31 @@ def after(place: MariadbGtidList, gtid: str) -> MariadbGtidList:
     return MariadbGtidList({**others, (domain, wrote): number})
 
 
-def _is_statement(content: Content) -> bool:
+def _is_statement(found: Next) -> bool:
     """Whether it is a statement that does not commit together with the target's place."""
+    content = found.content
     is_xa = content.two_phase is not None and not content.two_phase.is_alter
     if is_xa or any(one.kind in ROW_KINDS for one in content.changes):
         return False
-    if content.lost or len(content.statements) != 1:
+    if content.lost or len(found.statements) != 1:
         return content.lost
-    found = statement_of(content.statements[0], "")
-    return found is not None and (found.kind == "ddl" or found.word in _OF_TABLES)
+    (statement,) = found.statements
+    return statement.kind == "ddl" or statement.word in _OF_TABLES
 
 
-def _is_silent(content: Content, *, leaves_trace: bool) -> bool:
+def _is_silent(found: Next, *, leaves_trace: bool) -> bool:
     """Whether executing it twice may change something without an error.
 
     `leaves_trace`: if the target has executed it, its binlog says so, except about partitions.
     """
-    if content.lost:
+    if found.content.lost:
         return True
-    (text,) = content.statements
-    is_cut = len(text) >= TEXT_MOST
-    found = statement_of(text, "", cut=is_cut)
-    if found is None:
-        return True
-    words = set(found.clear.keywords())
-    if found.word == "ALTER":
+    (statement,) = found.statements
+    words, is_cut = statement.clear.keywords(), statement.clear.cut
+    if statement.word == "ALTER":
         about_rows = is_cut or "PARTITION" in words or not leaves_trace
         return about_rows and (is_cut or "TABLE" in words)
-    return found.word == "RENAME" and not leaves_trace
+    return statement.word == "RENAME" and not leaves_trace
 
 
 def told_executed(place: Gtids | None, gtid: str | None) -> str:
