@@ -99,6 +99,7 @@ class Apply:
             disabled_events=target.disabled_events(self._server),
             prepared=target.prepared(self._server, self._facts.flavour),
             proved=proved,
+            doubts=tuple(self._untold(plan)),
             only_tables=texts_of(work.tables),
         )
 
@@ -152,6 +153,18 @@ class Apply:
             f"({count}), no more and no less"
         )
         return found, "; ".join((proved, *self._besides(plan)))
+
+    def _untold(self, plan: Plan) -> Iterator[str]:
+        """Why the target itself does not tell all that was applied."""
+        if self._facts.keeps_gtids:
+            return
+        if self._facts.flavour == "mariadb" and plan.pieces:
+            yield (
+                "its gtid_slave_pos is that of the plan's end, but tells only the last transaction "
+                "of each domain"
+            )
+        else:
+            yield "the target keeps no GTIDs that tell what was applied"
 
     def _besides(self, plan: Plan) -> Iterator[str]:
         """Where the target has other than the history, or in another order, as was asked for."""

@@ -240,14 +240,19 @@ class _Recovery:
         result = self._applied(self._apply, ready)
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
-        doubt = ready.about.only.doubt if ready.about.only is not None else ""
-        doubt = doubt or self._prepared_before.lost(ready.plan.pending, result.prepared)
-        doubt = doubt or self._replaced.doubt(referred_before, self._referring())
-        doubt = doubt or self._unrepeatable.doubt or self._recoded.doubt
-        doubt = doubt or _doubt_of_lacks(ready.plan) or unseen
-        if doubt:
-            result = replace(result, proved="", doubt=doubt)
-        return replace(result, base_backup=base)
+        found = (
+            ready.about.only.doubt if ready.about.only is not None else "",
+            *self._prepared_before.doubts(ready.plan.pending, result.prepared),
+            self._replaced.doubt(referred_before, self._referring()),
+            self._unrepeatable.doubt,
+            self._recoded.doubt,
+            _doubt_of_lacks(ready.plan),
+            unseen,
+            *result.doubts,
+        )
+        doubts = tuple(filter(None, found))
+        proved = "" if doubts else result.proved
+        return replace(result, proved=proved, doubts=doubts, base_backup=base)
 
     @staticmethod
     def _to_directory(ready: _Ready, directory: Path) -> Result:

@@ -302,7 +302,7 @@ def test_statements_of_other_tables_leave_a_doubt() -> None:
         found, refusals = examined("ALTER TABLE orders ADD a INT", text)
         assert refusals == []
         assert "views, triggers and functions" in found.doubt
-        result = Result(how="replication", gtids=None, doubt=found.doubt)
+        result = Result(how="replication", gtids=None, doubts=(found.doubt,))
         assert [line for line, _ in proof_lines(result)] == [f"not proved: {found.doubt}"]
     found, _ = examined("UPDATE active SET v = 1")
     assert "nothing in these binlogs names shop.orders" in found.unsafe
