@@ -135,9 +135,10 @@ DOUBTED = replace(
     proved="",
     doubts=(
         (
-            "rows of shop.stock were replaced (REPLACE, LOAD DATA ... REPLACE), and foreign keys with "
-            "ON DELETE CASCADE or SET NULL refer to it: MySQL 9.6 and later may keep the rows that "
-            "refer to a replaced one, and a server that applies the binlog deletes or changes them"
+            "rows of shop.stock were replaced (REPLACE, LOAD DATA ... REPLACE), and foreign keys "
+            "with ON DELETE CASCADE or SET NULL refer to it: MySQL 9.6 and later may keep the rows "
+            "that refer to a replaced one, and a server that applies the binlog deletes or changes "
+            "them"
         ),
         (
             "the source had executed 9d11fa47-71ca-11e1-9e33-c80aa9429562:1-3, which none of its "

@@ -84,7 +84,7 @@ class Request:
     """
 
     goal: Goal
-    start: Start
+    start: Start = Start()
     skip: tuple[str, ...] = ()
     holes: tuple[str, ...] = ()
     any_holes: bool = False

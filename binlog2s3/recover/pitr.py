@@ -186,8 +186,10 @@ class _Recovery:
             snapshot = self._snapshot(advance)
             self._ask()
             self._refuse_target(snapshot)
+            plan = self._registered(snapshot)
             start, said = self._start(snapshot)
-            start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
+            if plan is None:
+                start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
             state = _state_before(plan, snapshot) if self._apply is not None else None
             self._check(plan, start, snapshot, state)
             self._settings(plan)
@@ -321,8 +323,7 @@ class _Recovery:
             lacks = innodb_lacks(said.base, snapshot) if said.base is not None else ""
             self._check_whole(config.from_backup, (*point.defects, *filter(None, [lacks])))
             words.append(backup)
-        elif config.from_backup_id is not None or config.chooses_backup:
-            self._backup = self._registered(snapshot)
+        elif self._backup is not None:
             if self._backup.defects:
                 self._warnings.append(
                     f"{self._backup.name} is no base backup of the whole server: "
@@ -384,12 +385,18 @@ class _Recovery:
             return found
         return replace(found, replicated=target.replicated(at.server))
 
-    def _registered(self, snapshot: Snapshot) -> Backup:
-        """The registered backup that was named, or the newest one that reaches the goal."""
+    def _registered(self, snapshot: Snapshot) -> Plan | None:
+        """Find the registered backup that is named, or the newest that reaches the goal: its plan.
+
+        None if none was chosen.
+        """
+        if self._config.from_backup_id is None and not self._config.chooses_backup:
+            return None
         there = look_up(self._catalog)
         self._warnings += [f"{error}; it is not used" for error in there.unreadable]
         if self._config.from_backup_id is not None:
-            return one_of(there.backups, self._config.from_backup_id)
+            self._backup = one_of(there.backups, self._config.from_backup_id)
+            return None
         backups = there.restorable
         if not backups:
             raise RecoveryError(
@@ -399,9 +406,12 @@ class _Recovery:
                 "--from-binlog; `binlog2s3 backup run` makes a base backup, `backup add` registers "
                 "one",
             )
-        goal, lineage = self._config.goal, self._config.lineage
-        backup, _ = choose(backups, goal, snapshot, lineage)
-        return backup  # if it cannot be brought there, its plan is refused with the reason
+        request = self._request(Start(lineage=self._config.from_lineage))
+        self._backup, found = choose(backups, request, snapshot)
+        with _reading():
+            if not isinstance(found, Plan):
+                raise found
+        return found
 
     def _from_seam(self, start: Start, plan: Plan, snapshot: Snapshot) -> tuple[Start, Plan]:
         """The plan without a first transaction that an interrupted run has executed already."""
