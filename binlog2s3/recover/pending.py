@@ -90,7 +90,7 @@ def pending_at(
 
 def piece_before(plan: Plan, *, most: int = LOOKED_BACK) -> PlanPiece:
     """What comes shortly before a plan in its first binlog: the target has that."""
-    at = plan.begin if plan.pieces else plan.stop
+    at = plan.begin
     return PlanPiece(
         lineage=at.lineage,
         binlog=at.binlog,

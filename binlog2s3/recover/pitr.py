@@ -669,8 +669,7 @@ class _Recovery:
         if only is not None:
             opened = watched(opened, only.check)
         try:
-            upto = plan.begin if plan.pieces else plan.stop
-            pieces = _between(standing.since(), upto, ready.snapshot)
+            pieces = _between(standing.since(), plan.begin, ready.snapshot)
             size = sum(piece.size for piece in pieces)
             with progress_of("bytes that were applied") as advance, closing(opened(pieces)) as all_:
                 done = 0

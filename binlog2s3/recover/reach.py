@@ -167,8 +167,8 @@ def choose(
 
 
 def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:
-    begin = plan.begin if plan.pieces else plan.stop
-    needed, from_us = _begin(_first(begin, start, history), begin, Route(history, plan.lineage))
+    first, route = _first(plan.begin, start, history), Route(history, plan.lineage)
+    needed, from_us = _begin(first, plan.begin, route)
     return BackupReach(
         is_complete=True,
         lineage=plan.lineage,
@@ -257,9 +257,8 @@ def _up_to_break(
         hint=refusal.hint,
     )
     route = Route(history, across.lineage)
-    begin = across.begin if across.pieces else across.stop
-    first = _number(route, begin)
-    place = _last_place(route, first, begin.offset)
+    first = _number(route, across.begin)
+    place = _last_place(route, first, across.begin.offset)
     if place is None:
         return replace(reach, end=None, to_us=None)
     end = route.place(*place)

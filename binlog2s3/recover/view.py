@@ -197,7 +197,7 @@ def _fields(plan: Plan, about: About) -> Iterator[Field]:
         yield "", f"has {gtids_text(str(plan.before)) or 'no GTIDs'}", ""
     yield "to", stop_text(plan), "bold"
     if plan.pieces:
-        yield "apply", _amount_text(plan), ""
+        yield "apply", plan.amount, ""
         yield from _way_fields(plan, about)
     else:
         yield "apply", "nothing: the target has all of it", ""
@@ -235,11 +235,6 @@ def _only_fields(only: OnlyTables | None) -> Iterator[Field]:
 def commits_empty(plan: Plan, about: About) -> bool:
     """Whether the skipped ones are committed empty, which MariaDB cannot do."""
     return bool(plan.skipped) and not about.leaves_hole and plan.flavour == "mysql"
-
-
-def _amount_text(plan: Plan) -> str:
-    binlogs = count_text(len(plan.pieces), "binlog")
-    return f"{binlogs}, {size_text(plan.size)}, {count_text(plan.transactions, 'transaction')}"
 
 
 def _way_fields(plan: Plan, about: About) -> Iterator[Field]:
