@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
@@ -129,11 +130,36 @@ RESULT = Result(
 )
 
 
+DOUBTED = replace(
+    RESULT,
+    proved="",
+    doubts=(
+        (
+            "rows of shop.stock were replaced (REPLACE, LOAD DATA ... REPLACE), and foreign keys "
+            "with ON DELETE CASCADE or SET NULL refer to it: MySQL 9.6 and later may keep the rows "
+            "that refer to a replaced one, and a server that applies the binlog deletes or changes "
+            "them"
+        ),
+        (
+            "the source had executed 9d11fa47-71ca-11e1-9e33-c80aa9429562:1-3, which none of its "
+            "binlogs has, and the target has not: what that changed is missing; a base backup made "
+            "after it has it"
+        ),
+    ),
+)
+"""The same, where two reasons speak against it."""
+
+
 def _on_terminal(show: Callable[[Coloured], None]) -> str:
     out = StringIO()
     show(Coloured(Console(file=out, width=_WIDTH, color_system=None, _environ={})))
     lines = [line.rstrip() for line in out.getvalue().strip("\n").splitlines()]
     return "\n".join(["```", *lines, "```"])
+
+
+def doubted() -> str:
+    """The end of a recovery that is not proved."""
+    return _on_terminal(lambda page: print_result(DOUBTED, page))
 
 
 def plan() -> str:

@@ -286,7 +286,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "status of all": status_examples.table,
         "status watched": status_examples.screen,
     },
-    "docs/guides/pitr.md": {"pitr": pitr_examples.plan},
+    "docs/guides/pitr.md": {"pitr": pitr_examples.plan, "not proved": pitr_examples.doubted},
     "docs/reference/options.md": {"options": option_tables},
     "docs/reference/status.md": {
         "options of status": status_option_table,

@@ -6,12 +6,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from binlog2s3.binlog import gtid
-from binlog2s3.binlog.content import Content, ContentReader
+from binlog2s3.binlog.content import ContentReader
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
+from binlog2s3.binlog.statements import Statement
 from binlog2s3.config.goal import Latest
 from binlog2s3.recover.model import BinlogPosition, Checked, Plan, PlanPiece, Reachable, Stream
+from binlog2s3.recover.seam import Next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +53,14 @@ class Own:
             if is_in and (piece.lineage, piece.binlog) == (lineage, name):
                 yield one
 
-    def content(self, number: int) -> Content:
-        """What that transaction does."""
+    def next(self, number: int) -> Next:
+        """That transaction, for `seam`."""
         piece, one = self.transactions[number]
         data = (self.directory / str(piece.binlog)).read_bytes()
-        reader = ContentReader(decode_format(data[len(MAGIC) :], offset=len(MAGIC)))
+        form, statements = decode_format(data[len(MAGIC) :], offset=len(MAGIC)), list[Statement]()
+        reader = ContentReader(form, on_statement=statements.append)
         reader.feed(data[one.begin : one.end])
-        return reader.content()
+        return Next(one.gtid, reader.content(), tuple(statements))
 
     def _checked(self, piece: PlanPiece) -> Iterator[Checked]:
         data = (self.directory / str(piece.binlog)).read_bytes()

@@ -21,8 +21,8 @@ from binlog2s3.recover.channel import left_over, settle
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, ProgressReport
 from binlog2s3.recover.replicate import Replication, Work
-from binlog2s3.recover.seam import Next, after, is_executed
-from binlog2s3.recover.target import TargetFacts
+from binlog2s3.recover.seam import after, is_executed
+from binlog2s3.recover.target import Target
 from binlog2s3.server.connection import Server
 from tests.login import ROOT
 from tests.own_files import Own, own, planned
@@ -35,29 +35,24 @@ def main(told: dict[str, Any]) -> int:
     note = Path(told["note"])
     with Server(lambda: login) as server:
         try:
-            found = target.facts(server, login)
-            left = left_over(server, found)
+            found = target.ask(server)
+            left = left_over(found)
             if left is not None:
                 left.stop()
-                place = None if found.keeps_gtids else left.reached(())
+                place = None if found.facts.keeps_gtids else left.reached(())
                 if place is not None:
                     _write(note, place)
-            settle(server, found)
-            found = target.facts(server, login)
-            files, state = _rest(told, server, found, note)
-            if (
-                state is not None
-                and files.count
-                and (done := _half_way(server, found, files, state))
-            ):
+            settle(found)
+            found = target.ask(server)
+            files, state = _rest(told, found, note)
+            if state is not None and files.count and (done := _half_way(found, files, state)):
                 server.rows("SET GLOBAL gtid_slave_pos = %s", (str(done),))
-                files, state = _rest(told, server, found, note)
+                files, state = _rest(told, found, note)
             if not files.count:
                 return 0
-            if not found.keeps_gtids:
+            if not found.facts.keeps_gtids:
                 _write(note, planned(files).begin)
             Replication(
-                server,
                 found,
                 Work(
                     plan=planned(files, told["version"]),
@@ -75,16 +70,14 @@ def main(told: dict[str, Any]) -> int:
     return 0
 
 
-def _rest(
-    told: dict[str, Any], server: Server, found: TargetFacts, note: Path
-) -> tuple[Own, MariadbGtidList | None]:
+def _rest(told: dict[str, Any], found: Target, note: Path) -> tuple[Own, MariadbGtidList | None]:
     names, begin = told["names"], 0
     state = None
-    has = found.executed
-    if found.flavour == "mariadb":
-        text = str(server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"])
+    has = found.facts.executed
+    if found.facts.flavour == "mariadb":
+        text = str(found.server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"])
         has = state = MariadbGtidList.parse(text)
-    elif not found.keeps_gtids and note.exists():
+    elif not found.facts.keeps_gtids and note.exists():
         name, _, offset = note.read_text().rpartition(":")
         names = names[names.index(name) :]
         begin = int(offset)
@@ -102,15 +95,12 @@ def _rest(
     return own(Path(told["directory"]), names, skip=skip, cut=told.get("cut", 1 << 16)), state
 
 
-def _half_way(
-    server: Server, found: TargetFacts, files: Own, state: MariadbGtidList
-) -> MariadbGtidList | None:
+def _half_way(found: Target, files: Own, state: MariadbGtidList) -> MariadbGtidList | None:
     """The place after the first transaction, if the target has executed it all the same."""
-    _, first = files.transactions[0]
-    following = Next(first.gtid, files.content(0))
-    if is_executed(server, found, following, state, crashed=True):
-        assert first.gtid is not None
-        return after(state, first.gtid)
+    following = files.next(0)
+    if is_executed(found, following, state, crashed=True):
+        assert following.gtid is not None
+        return after(state, following.gtid)
     return None
 
 

@@ -12,6 +12,7 @@ from binlog2s3.inspect.verify.report import (
     Report,
     SourceReport,
 )
+from lab.pitr_examples import PLAN
 from tests.documents import ID, LINEAGE, NAME, UUID
 
 US = 1_795_253_309_000_001
@@ -61,17 +62,10 @@ COMPARED = ComparedBinlogs(
 )
 YES = BackupAnswer(
     start="--from-gtid-set",
-    possible=True,
-    begin="mysql-bin.000001:157",
-    end="mysql-bin.000002:1234",
-    latest_us=US,
-    gtids_added=f"{UUID}:6-7",
-    binlogs=2,
-    size=2311,
-    transactions=2,
+    plan=PLAN,
     warnings=("the history begins after it",),
 )
-NO = BackupAnswer(start="the backup /b", possible=False, why="a gap", hint="a later backup")
+NO = BackupAnswer(start="the backup /b", why="a gap", hint="a later backup")
 SOURCE = SourceReport(
     name="orders",
     tip=ID,

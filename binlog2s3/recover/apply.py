@@ -5,7 +5,7 @@ brought are put in force: the history's statements are on those. Nothing else in
 changed before the target has connected to this process once.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
@@ -21,23 +21,8 @@ from binlog2s3.recover.model import OnProgress, Plan, Start
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.preflight import obstacles
 from binlog2s3.recover.replicate import AGAIN, Replication, Work
-from binlog2s3.recover.target import TargetFacts
+from binlog2s3.recover.target import Target, TargetFacts
 from binlog2s3.recover.view import Result
-from binlog2s3.server.connection import Server
-from binlog2s3.server.login import Login
-
-
-class Target:
-    """A target: the connection to ask it, how to log in, and what it has said about itself."""
-
-    def __init__(self, server: Server, login: Callable[[], Login]) -> None:
-        self.server = server
-        self.login = login
-        self.facts: TargetFacts  # once it was asked
-
-    def ask(self) -> None:
-        """Ask what it is now."""
-        self.facts = target.facts(self.server, self.login())
 
 
 class Apply:
@@ -49,8 +34,9 @@ class Apply:
     def __init__(self, config: PitrConfig, at: Target) -> None:
         self._config = config
         self._at = at
+        self._server = at.server
         self._facts = at.facts
-        self.standing = Standing(at.server, at.facts)
+        self.standing = Standing(at)
 
     def check(self, plan: Plan, server_ids: Collection[int], state: MariadbGtidList | None) -> None:
         """See that the target can be a replica of this plan. Raises RecoveryError.
@@ -58,10 +44,8 @@ class Apply:
         `server_ids`: of the servers that wrote these binlogs, as far as they are known. `state`:
         the GTIDs before the plan, for MariaDB.
         """
-        listen(self._at.login(), self._config).endpoint().bound().close()
-        for obstacle in obstacles(
-            self._at.server, self._facts, plan, server_ids=server_ids, state=state
-        ):
+        listen(self._server.login(), self._config).endpoint().bound().close()
+        for obstacle in obstacles(self._at, plan, server_ids=server_ids, state=state):
             raise obstacle
 
     def is_past(self, start: Start) -> bool:
@@ -112,28 +96,27 @@ class Apply:
             stands_at=None if self._facts.keeps_gtids else plan.stop,
             gtid_slave_pos=self._replicated(plan),
             committed_empty=committed,
-            disabled_events=target.disabled_events(self._at.server),
-            prepared=target.prepared(self._at.server, self._facts.flavour),
+            disabled_events=target.disabled_events(self._server),
+            prepared=target.prepared(self._server, self._facts.flavour),
             proved=proved,
+            doubts=tuple(self._untold(plan)),
             only_tables=texts_of(work.tables),
         )
 
     def _replicate(self, work: Work, on_progress: OnProgress, asked: str) -> None:
-        server, facts = self._at.server, self._facts
         replication = Replication(
-            server,
-            facts,
+            self._at,
             work,
             self.standing,
-            listen=listen(self._at.login(), self._config),
+            listen=listen(self._server.login(), self._config),
             workers=self._config.workers,
         )
-        target.put_accounts_in_force(server, facts, self._at.login())
-        if left_over(server, facts) is None:
+        target.put_accounts_in_force(self._at)
+        if left_over(self._at) is None:
             replication.probe()
-        target.refuse_lacking(server, facts)
+        target.refuse_lacking(self._at)
         if self._config.stop_target_threads:
-            target.stop_threads(server, facts)
+            target.stop_threads(self._at)
         tables = texts_of(work.tables)
         with self.standing.noted(
             work.plan, asked, tables, is_untouched=lambda: not replication.touched
@@ -144,7 +127,7 @@ class Apply:
         """What a MariaDB says that it has replicated, after a plan was applied; else None."""
         if self._facts.flavour != "mariadb" or not plan.pieces:
             return None
-        return target.replicated(self._at.server)
+        return target.replicated(self._server)
 
     def _commit_empty(self, plan: Plan) -> str:
         if (
@@ -153,7 +136,7 @@ class Apply:
             or self._config.skip_leaves_hole
         ):
             return ""
-        target.commit_empty(self._at.server, plan.skipped)
+        target.commit_empty(self._server, plan.skipped)
         return str(plan.skipped)
 
     def _prove(self, plan: Plan, committed: str) -> tuple[Gtids | None, str]:
@@ -162,7 +145,7 @@ class Apply:
         expected = self._facts.executed
         for more in (plan.adds, parse(committed, "mysql") if committed else None):
             expected = either(expected, more) if more is not None else expected
-        found = target.executed(self._at.server)
+        found = target.executed(self._server)
         target.prove(found, expected, own_uuid=self._facts.uuid)
         before, count = self._facts.executed, count_text(plan.transactions, "transaction")
         proved = (
@@ -170,6 +153,18 @@ class Apply:
             f"({count}), no more and no less"
         )
         return found, "; ".join((proved, *self._besides(plan)))
+
+    def _untold(self, plan: Plan) -> Iterator[str]:
+        """Why the target itself does not tell all that was applied."""
+        if self._facts.keeps_gtids:
+            return
+        if self._facts.flavour == "mariadb" and plan.pieces:
+            yield (
+                "its gtid_slave_pos is that of the plan's end, but tells only the last transaction "
+                "of each domain"
+            )
+        else:
+            yield "the target keeps no GTIDs that tell what was applied"
 
     def _besides(self, plan: Plan) -> Iterator[str]:
         """Where the target has other than the history, or in another order, as was asked for."""

@@ -17,12 +17,12 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, Plan
-from binlog2s3.recover.target import CHANNEL, TargetFacts
+from binlog2s3.recover.target import CHANNEL, Target
 from binlog2s3.replication.login import Account
 from binlog2s3.server.connection import Server
 from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
 from binlog2s3.server.sql import quoted, text_of
-from binlog2s3.server.version import ServerVersion, is_on
+from binlog2s3.server.version import is_on
 
 _STOP_SECONDS = 90.0
 """A server waits 60 s for the rest of a transaction that it has received in part."""
@@ -100,9 +100,9 @@ class Channel(ABC):
     settings: tuple[str, ...]
     """The global settings that a run may change for a while."""
 
-    def __init__(self, server: Server, version: ServerVersion) -> None:
-        self._server = server
-        self._version = version
+    def __init__(self, target: Target) -> None:
+        self._server = target.server
+        self._version = target.facts.release
 
     def state(self) -> State | None:
         """Its state; None if there is no channel of that name."""
@@ -276,8 +276,8 @@ class MysqlChannel(Channel):
 
     one_by_one = 1
 
-    def __init__(self, server: Server, version: ServerVersion) -> None:
-        super().__init__(server, version)
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self._say = _NEW_STATEMENTS if self._version.says_replica else _OLD_STATEMENTS
         self.workers = self._say.workers
         self.settings = (self.workers,)
@@ -484,34 +484,34 @@ def _named(address: tuple[str, int], listen: Listen) -> tuple[str, int]:
     return (listen.certificate.name, address[1]) if listen.certificate is not None else address
 
 
-def channel_of(server: Server, facts: TargetFacts) -> Channel:
+def channel_of(target: Target) -> Channel:
     """The channel of this target."""
-    kind = MysqlChannel if facts.flavour == "mysql" else MariadbChannel
-    return kind(server, facts.release)
+    kind = MysqlChannel if target.facts.flavour == "mysql" else MariadbChannel
+    return kind(target)
 
 
-def left_over(server: Server, facts: TargetFacts) -> Channel | None:
+def left_over(target: Target) -> Channel | None:
     """The channel that an interrupted run has left; None if there is none. Changes nothing.
 
     A channel of that name that is not ours does not count: `preflight` refuses it. Raises
     SourceError.
     """
-    if facts.missing_privileges:
+    if target.facts.missing_privileges:
         return None
-    channel = channel_of(server, facts)
+    channel = channel_of(target)
     state = channel.state()
     return channel if state is not None and state.ours else None
 
 
-def settle(server: Server, facts: TargetFacts) -> None:
+def settle(target: Target) -> None:
     """Remove it, with its relay logs, if there is one.
 
     If the target keeps no GTIDs, the place that it `reached` must have been noted before.
     """
-    server.close()
-    if facts.missing_privileges:
+    target.server.close()
+    if target.facts.missing_privileges:
         return
-    channel = channel_of(server, facts)
+    channel = channel_of(target)
     state = channel.state()
     if state is None:
         channel.remove_hidden()

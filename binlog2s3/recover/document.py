@@ -166,6 +166,7 @@ class PrintedResult(Printed):
     disabled_events: tuple[str, ...]
     prepared: tuple[str, ...] | None
     proved: TextOrNull
+    doubts: tuple[str, ...]
     base_backup: PrintedBase | None
     files: tuple[str, ...]
     only_tables: Annotated[tuple[str, ...], _or_null] | None

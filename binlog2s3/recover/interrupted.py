@@ -20,8 +20,8 @@ from binlog2s3.recover.channel import channel_of, left_over, settle
 from binlog2s3.recover.model import BinlogPosition, Plan, Start
 from binlog2s3.recover.notes import Note, Notes, by_gtids
 from binlog2s3.recover.seam import Next, after, is_executed
-from binlog2s3.recover.target import TargetFacts
-from binlog2s3.server.connection import Server, started_at
+from binlog2s3.recover.target import Target
+from binlog2s3.server.connection import started_at
 
 
 class Standing:
@@ -31,10 +31,10 @@ class Standing:
     executed it.
     """
 
-    def __init__(self, server: Server, facts: TargetFacts) -> None:
-        self._server = server
-        self._facts = facts
-        self._notes = Notes(server, facts)
+    def __init__(self, at: Target) -> None:
+        self._target = at
+        self._facts = at.facts
+        self._notes = Notes(at)
         self._follows = ""
         self._order: Sequence[str] = ()
         self._executed: MariadbGtidList | None = None
@@ -69,7 +69,7 @@ class Standing:
             return None
         place = self._slave_pos() if is_mariadb else None
         crashed = note.started != self._server_start()
-        if is_executed(self._server, self._facts, found, place, crashed=crashed):
+        if is_executed(self._target, found, place, crashed=crashed):
             assert place is not None and found.gtid is not None  # noqa: S101, PT018 - only then
             self._executed = after(place, found.gtid)
         elif crashed and is_mariadb:
@@ -130,11 +130,11 @@ class Standing:
             return None
         names = ", ".join(sorted(mark))
         wanted = "all tables" if not tables else f"only {', '.join(sorted(tables))}"
-        return RecoveryError(
-            f"the target, {self._facts.address}, is a scratch server to which only {names} was "
+        return self._facts.refusal(
+            f"is a scratch server to which only {names} was "
             f"applied (pitr --table): its other tables are as in the base backup, so this run, "
             f"with {wanted}, would be wrong",
-            hint="restore the base backup into an empty server; if it was restored again here "
+            "restore the base backup into an empty server; if it was restored again here "
             f"since: DROP DATABASE {self._notes.database}",
         )
 
@@ -158,13 +158,13 @@ class Standing:
 
     def _server_start(self) -> str:
         """When the server was started, in UTC, for a note."""
-        return str(started_at(self._server).replace(tzinfo=None))
+        return str(started_at(self._target.server).replace(tzinfo=None))
 
     def _slave_pos(self) -> MariadbGtidList:
-        return target.replicated(self._server)
+        return target.replicated(self._target.server)
 
     def _reached(self, note: Note) -> BinlogPosition | None:
-        left = left_over(self._server, self._facts)
+        left = left_over(self._target)
         place = left.reached(self._order) if left is not None else None
         return place or _place(note.reached)
 
@@ -217,10 +217,10 @@ class Standing:
 
     def _settle(self) -> None:
         """Remove the channel of an interrupted run, and restore the settings that it changed."""
-        settle(self._server, self._facts)
+        settle(self._target)
         note = self._notes.find()
         if note is not None and note.before:
-            channel_of(self._server, self._facts).restore(note.before)
+            channel_of(self._target).restore(note.before)
             self._notes.keep({})
 
     def put_away(self) -> None:
@@ -232,7 +232,7 @@ class Standing:
                 self.reach(reached)
         self._settle()
         if self._executed is not None:
-            self._server.rows("SET GLOBAL gtid_slave_pos = %s", (str(self._executed),))
+            self._target.server.rows("SET GLOBAL gtid_slave_pos = %s", (str(self._executed),))
         if note is not None:
             self._notes.remove()
 

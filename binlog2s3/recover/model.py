@@ -16,7 +16,7 @@ from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.goal import Goal
-from binlog2s3.formatting import iso_text
+from binlog2s3.formatting import count_text, iso_text, size_text
 
 Result = TypeVar("Result")
 Search: TypeAlias = Callable[[Iterable[Transaction]], Result]
@@ -84,7 +84,7 @@ class Request:
     """
 
     goal: Goal
-    start: Start
+    start: Start = Start()
     skip: tuple[str, ...] = ()
     holes: tuple[str, ...] = ()
     any_holes: bool = False
@@ -352,7 +352,9 @@ class Plan:
 
     @property
     def begin(self) -> BinlogPosition:
-        """Where the first piece begins; there must be one."""
+        """Where the first piece begins; without one, where it stops."""
+        if not self.pieces:
+            return self.stop
         first = self.pieces[0]
         return BinlogPosition(lineage=first.lineage, binlog=first.binlog, offset=first.begin)
 
@@ -365,6 +367,12 @@ class Plan:
     def size(self) -> int:
         """Bytes of binlog that are applied."""
         return sum(piece.size for piece in self.pieces)
+
+    @property
+    def amount(self) -> str:
+        """How much is applied, in words."""
+        binlogs = count_text(len(self.pieces), "binlog")
+        return f"{binlogs}, {size_text(self.size)}, {count_text(self.transactions, 'transaction')}"
 
 
 # What is carried out

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.target import DATABASE, TargetFacts
-from binlog2s3.server.connection import Server
+from binlog2s3.recover.target import DATABASE, Target
 from binlog2s3.server.sql import quoted
 
 _BY_GTIDS = "its GTIDs"
@@ -106,9 +105,9 @@ class Notes:
     made on this server.
     """
 
-    def __init__(self, server: Server, facts: TargetFacts) -> None:
-        self._server = server
-        self._facts = facts
+    def __init__(self, target: Target) -> None:
+        self._server = target.server
+        self._facts = target.facts
 
     def find(self) -> Note | None:
         """The note of a run that has not ended; None if there is none."""
@@ -319,10 +318,9 @@ class Notes:
 
     def _foreign(self, names: list[str]) -> RecoveryError:
         first = names[0]
-        return RecoveryError(
-            f"the target, {self._facts.address}, has a note of a recovery that this version did "
-            f"not write on this server: {first}",
-            hint="if it came with the base backup, or with what was applied since: SET sql_log_bin "
+        return self._facts.refusal(
+            f"has a note of a recovery that this version did not write on this server: {first}",
+            "if it came with the base backup, or with what was applied since: SET sql_log_bin "
             f"= 0; DROP TABLE {first}. If a recovery of version 0.2.0 worked on this server, or "
             "its data directory was moved, the note says what is missing here: restore the base "
             "backup into an empty server",

@@ -15,7 +15,7 @@ from binlog2s3.archive.facts import Facts, facts_of, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.reading import BinlogReading
-from binlog2s3.binlog.content import Content, ContentReader, TwoPhase
+from binlog2s3.binlog.content import Content, ContentReader, OnStatement, TwoPhase
 from binlog2s3.binlog.events import (
     HEADER,
     HEADER_SIZE,
@@ -245,10 +245,15 @@ def gtid_list(blocks: Blocks, known: Facts) -> Gtids | None:
     return scanner.previous_gtids
 
 
-def content(blocks: Blocks, known: Facts, transaction: Transaction) -> Content:
+def content(
+    blocks: Blocks,
+    known: Facts,
+    transaction: Transaction,
+    on_statement: OnStatement | None = None,
+) -> Content:
     """What a transaction does; for a very large one without the number of rows."""
     head = blocks.head(known, transaction.begin)
-    reader = ContentReader(decode_format(head, offset=0))
+    reader = ContentReader(decode_format(head, offset=0), on_statement=on_statement)
     end = min(transaction.end, transaction.begin + MOST_CONTENT)
     with closing(blocks.read(known, transaction.begin, end)) as views:
         for view in views:

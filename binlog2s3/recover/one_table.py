@@ -16,8 +16,7 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, cut, size_text, some
 from binlog2s3.recover.extract import headed, through
 from binlog2s3.recover.model import Checked, OpenStream, Plan
-from binlog2s3.recover.target import TargetFacts, other_channels, replicated
-from binlog2s3.server.connection import Server
+from binlog2s3.recover.target import Target, TargetFacts, other_channels, replicated
 from binlog2s3.server.sql import quoted
 
 LOOKED_AT_MOST = 1 << 30
@@ -318,45 +317,44 @@ class OnlyTables:
                 changes = "names" if check.elsewhere or check.unclear else "changes"
                 self._unsafe.append(f"nothing in these binlogs {changes} {text}")
 
-    def ask(self, server: Server, facts: TargetFacts, state: MariadbGtidList | None) -> None:
+    def ask(self, target: Target, state: MariadbGtidList | None) -> None:
         """Ask the target as well. `state`: the GTIDs before the plan, for MariaDB."""
+        facts = target.facts
         if not facts.release.filters_channels:
             self.refusals.append(
-                RecoveryError(
-                    f"the target, {facts.address}, is of version {facts.version}, which cannot "
-                    "filter one channel",
-                    hint=f"use MySQL 8.0 or later; {_WITHOUT}",
+                facts.refusal(
+                    f"is of version {facts.version}, which cannot filter one channel",
+                    f"use MySQL 8.0 or later; {_WITHOUT}",
                 )
             )
-        self._ask_scratch(server, facts, state)
+        self._ask_scratch(target, state)
         if facts.flavour == "mysql":
-            self._ask_start(server, facts)
-        self._ask_tables(server, facts)
-        self._ask_merges(server, facts)
-        self._ask_keys(server, facts)
+            self._ask_start(target)
+        self._ask_tables(target)
+        self._ask_merges(target)
+        self._ask_keys(target)
 
-    def _ask_scratch(
-        self, server: Server, facts: TargetFacts, state: MariadbGtidList | None
-    ) -> None:
-        if others := other_channels(server, facts):
-            self._refuse_busy(facts, f"is set up as a replica (channel: {some(others)})")
-        if facts.flavour != "mariadb" or not self._plan.pieces:
+    def _ask_scratch(self, target: Target, state: MariadbGtidList | None) -> None:
+        if others := other_channels(target):
+            self._refuse_busy(target.facts, f"is set up as a replica (channel: {some(others)})")
+        if target.facts.flavour != "mariadb" or not self._plan.pieces:
             return
         begins = state if state is not None else MariadbGtidList()
-        for domain, wrote, number in replicated(server).gtids():
+        for domain, wrote, number in replicated(target.server).gtids():
             if number > begins.greatest(domain):
                 self._refuse_busy(
-                    facts,
+                    target.facts,
                     f"has replicated {domain}-{wrote}-{number} (gtid_slave_pos), which comes after "
                     "the place where this run begins",
                 )
 
-    def _ask_start(self, server: Server, facts: TargetFacts) -> None:
+    def _ask_start(self, target: Target) -> None:
         """See that the target forgets no filter: one that starts does not have it any more.
 
         MariaDB drops what it has fetched when it starts a replica that uses GTIDs.
         """
-        rows = server.rows(
+        facts = target.facts
+        rows = target.server.rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
             "('skip_replica_start', 'skip_slave_start')"
         )
@@ -368,25 +366,25 @@ class OnlyTables:
             )
         elif any(str(row["Value"]).upper() == "OFF" for row in rows):
             self.refusals.append(
-                RecoveryError(
-                    f"the target, {facts.address}, has skip_replica_start = OFF: after a crash it "
-                    "would apply without the filter what it has fetched",
-                    hint="set skip_replica_start = ON in its configuration (skip_slave_start "
-                    "before MySQL 8.0.26), restart it, and run the same command again",
+                facts.refusal(
+                    "has skip_replica_start = OFF: after a crash it would apply without the filter "
+                    "what it has fetched",
+                    "set skip_replica_start = ON in its configuration (skip_slave_start before "
+                    " MySQL 8.0.26), restart it, and run the same command again",
                 )
             )
 
     def _refuse_busy(self, facts: TargetFacts, why: str) -> None:
         self.refusals.append(
-            RecoveryError(
-                f"the target, {facts.address}, {why}: --table is for a scratch server that has the "
-                "base backup and nothing else",
-                hint="restore the base backup into an empty server (then RESET REPLICA ALL, if the "
+            facts.refusal(
+                f"{why}: --table is for a scratch server that has the base backup and nothing else",
+                "restore the base backup into an empty server (then RESET REPLICA ALL, if the "
                 "backup brought a replica's settings along)",
             )
         )
 
-    def _ask_tables(self, server: Server, facts: TargetFacts) -> None:
+    def _ask_tables(self, target: Target) -> None:
+        server, facts = target.server, target.facts
         folds = str(server.rows("SELECT @@lower_case_table_names AS it")[0]["it"]) != "0"
         for database, name in self._pairs:
             rows = server.rows(
@@ -397,9 +395,8 @@ class OnlyTables:
             text = table_name(database, name)
             if folds and text != text.lower():
                 self.refusals.append(
-                    RecoveryError(
-                        f"the target, {facts.address}, keeps names in lower case, not {text}",
-                        hint=f"--table '{text.lower()}'",
+                    facts.refusal(
+                        f"keeps names in lower case, not {text}", f"--table '{text.lower()}'"
                     )
                 )
             found = {table_name(str(row["db"]), str(row["name"])) for row in rows}
@@ -407,10 +404,10 @@ class OnlyTables:
                 continue
             if self.looked and text not in self.check.touched:
                 self.refusals.append(
-                    RecoveryError(
-                        f"the target, {facts.address}, does not show a table {text}, and nothing "
-                        "in the plan's binlogs changes it",
-                        hint="is the name right, and its case? Was the base backup restored? The "
+                    facts.refusal(
+                        f"does not show a table {text}, and nothing in the plan's binlogs changes "
+                        "it",
+                        "is the name right, and its case? Was the base backup restored? The "
                         "account needs SELECT on the table to see it",
                     )
                 )
@@ -420,8 +417,9 @@ class OnlyTables:
                     "the account is missing SELECT on it; then its foreign keys are unknown"
                 )
 
-    def _ask_merges(self, server: Server, facts: TargetFacts) -> None:
+    def _ask_merges(self, target: Target) -> None:
         """Refuse MERGE tables over these: rows are logged under the name that a statement gave."""
+        server, facts = target.server, target.facts
         ours, missing = _folded(set(self.tables)), dict[str, None]()
         for row in server.rows(
             "SELECT table_schema AS db, table_name AS name FROM information_schema.tables "
@@ -437,10 +435,9 @@ class OnlyTables:
                 if not error.answered:
                     raise
                 self.refusals.append(
-                    RecoveryError(
-                        f"the target, {facts.address}, has a MERGE table, {text}, perhaps of these "
-                        f"tables: {error}",
-                        hint=f"drop it in the scratch server; or {_WITHOUT}",
+                    facts.refusal(
+                        f"has a MERGE table, {text}, perhaps of these tables: {error}",
+                        f"drop it in the scratch server; or {_WITHOUT}",
                     )
                 )
                 continue
@@ -467,14 +464,14 @@ class OnlyTables:
                 )
             )
 
-    def _ask_keys(self, server: Server, facts: TargetFacts) -> None:
+    def _ask_keys(self, target: Target) -> None:
         keys = [
             _Key(
                 child=table_name(str(row["db"]), str(row["name"])),
                 parent=table_name(str(row["parent_db"]), str(row["parent"])),
                 passes_on=row["on_delete"] in _PASSES_ON or row["on_update"] in _PASSES_ON,
             )
-            for row in server.rows(
+            for row in target.server.rows(
                 "SELECT constraint_schema AS db, table_name AS name, "
                 "unique_constraint_schema AS parent_db, referenced_table_name AS parent, "
                 "delete_rule AS on_delete, update_rule AS on_update "
@@ -495,8 +492,8 @@ class OnlyTables:
             there |= _folded(more)
         self._refuse_without(
             missing,
-            f"at the target, {facts.address}, foreign keys delete or change rows of these tables "
-            f"when rows are deleted or changed in {some(missing)}",
+            f"at the target, {target.facts.address}, foreign keys delete or change rows of these "
+            f"tables when rows are deleted or changed in {some(missing)}",
         )
         for key in keys:
             is_child, is_parent = key.child.casefold() in ours, key.parent.casefold() in ours

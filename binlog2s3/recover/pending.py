@@ -90,7 +90,7 @@ def pending_at(
 
 def piece_before(plan: Plan, *, most: int = LOOKED_BACK) -> PlanPiece:
     """What comes shortly before a plan in its first binlog: the target has that."""
-    at = plan.begin if plan.pieces else plan.stop
+    at = plan.begin
     return PlanPiece(
         lineage=at.lineage,
         binlog=at.binlog,
@@ -121,38 +121,35 @@ class PreparedBefore(Watcher):
         if phase is not None and isinstance(phase.name, Xid):
             self._open.pop(phase.name, None)
 
-    def lost(self, pending: Sequence[Shown], there: Collection[str] | None) -> str:
-        """Why the target may lack some of the history; "" if nothing says so.
+    def doubts(self, pending: Sequence[Shown], there: Collection[str] | None) -> Iterator[str]:
+        """Why the target may lack some of the history.
 
         `pending`: what the goal cuts in two. `there`: what the target has prepared; None if it does
         not tell.
         """
-        unknown = ""
         if self._unread:
-            unknown = (
+            yield (
                 f"what comes before the plan cannot be read: {self._unread}; the rows of an XA "
                 "transaction that was prepared there, and not yet ended, are in no dump"
             )
         if there is None:
-            if not self._open:
-                return unknown
-            return (
-                f"the source had prepared XA {some([str(name) for name in self._open])} before the "
-                "target's base backup ended or its last recovery did, and whether the target has "
-                "it is not known (GRANT XA_RECOVER_ADMIN ON *.* shows it, by XA RECOVER); a dump "
-                "that was made meanwhile does not have such rows"
-            )
+            if self._open:
+                yield (
+                    f"the source had prepared XA {some([str(name) for name in self._open])} before "
+                    "the target's base backup ended or its last recovery did, and whether the "
+                    "target has it is not known (GRANT XA_RECOVER_ADMIN ON *.* shows it, by XA "
+                    "RECOVER); a dump that was made meanwhile does not have such rows"
+                )
+            return
         phases = (one.content.two_phase for one in pending)
         shown = (one.name for one in phases if one is not None and isinstance(one.name, Xid))
         names = dict.fromkeys(str(name) for name in (*self._open, *shown))
-        lost = [name for name in names if name not in there]
-        if not lost:
-            return unknown
-        return (
-            f"the source had prepared XA {some(lost)}, and the target has not: the base backup was "
-            "made meanwhile, and a dump does not have such rows; an older one, or a copy of files, "
-            "does"
-        )
+        if lost := [name for name in names if name not in there]:
+            yield (
+                f"the source had prepared XA {some(lost)}, and the target has not: the base backup "
+                "was made meanwhile, and a dump does not have such rows; an older one, or a copy "
+                "of files, does"
+            )
 
 
 def _last(pieces: Sequence[PlanPiece], most: int) -> Iterator[tuple[PlanPiece, int]]:

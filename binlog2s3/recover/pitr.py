@@ -19,6 +19,7 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import FilePosition
+from binlog2s3.binlog.statements import Statement
 from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.goal import Latest, ToPosition
 from binlog2s3.config.outside import OUTSIDE, Outside
@@ -29,7 +30,7 @@ from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import base_check, preflight, target
 from binlog2s3.recover.applier_error import next_transaction
-from binlog2s3.recover.apply import Apply, Target
+from binlog2s3.recover.apply import Apply
 from binlog2s3.recover.backup import (
     read_backup,
     refuse_defects,
@@ -67,6 +68,7 @@ from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
+from binlog2s3.recover.target import Target
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.unrepeatable import Unrepeatable
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
@@ -105,11 +107,10 @@ def _recovery(config: PitrConfig, outside: Outside, *, is_scratch: bool) -> Iter
         store = stack.enter_context(
             opened(s3, sigterm_interrupts=True, evidence=Evidence, session=outside.session)
         )
-        at: Target | None = None
+        server: Server | None = None
         if config.target is not None:
-            login = partial(resolve, config.target)
-            at = Target(stack.enter_context(Server(login)), login)
-        yield _Recovery(config, store, at, outside, is_scratch=is_scratch)
+            server = stack.enter_context(Server(partial(resolve, config.target)))
+        yield _Recovery(config, store, server, outside, is_scratch=is_scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class _Recovery:
         self,
         config: PitrConfig,
         store: S3Store,
-        at: Target | None,
+        server: Server | None,
         outside: Outside,
         *,
         is_scratch: bool,
@@ -142,7 +143,8 @@ class _Recovery:
         self._outside = outside
         self._is_scratch = is_scratch
         self._store = store
-        self._target = at
+        self._server = server
+        self._target: Target | None = None  # once it was asked
         self._apply: Apply | None = None
         self._replaced = Replaced()
         self._recoded = Recoded()
@@ -160,8 +162,8 @@ class _Recovery:
         if config.output_dir is not None and not config.dry_run:
             prepare(config.output_dir)
         with ExitStack() as alone:
-            if self._target is not None and config.applies:
-                alone.enter_context(target.alone(self._target.login))
+            if self._server is not None and config.applies:
+                alone.enter_context(target.alone(self._server.login))
             return self._run()
 
     def _run(self) -> tuple[Plan, About, Result | None]:
@@ -184,8 +186,10 @@ class _Recovery:
             snapshot = self._snapshot(advance)
             self._ask()
             self._refuse_target(snapshot)
+            plan = self._registered(snapshot)
             start, said = self._start(snapshot)
-            start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
+            if plan is None:
+                start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
             state = _state_before(plan, snapshot) if self._apply is not None else None
             self._check(plan, start, snapshot, state)
             self._settings(plan)
@@ -238,14 +242,19 @@ class _Recovery:
         result = self._applied(self._apply, ready)
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
-        doubt = ready.about.only.doubt if ready.about.only is not None else ""
-        doubt = doubt or self._prepared_before.lost(ready.plan.pending, result.prepared)
-        doubt = doubt or self._replaced.doubt(referred_before, self._referring())
-        doubt = doubt or self._unrepeatable.doubt or self._recoded.doubt
-        doubt = doubt or _doubt_of_lacks(ready.plan) or unseen
-        if doubt:
-            result = replace(result, proved="", doubt=doubt)
-        return replace(result, base_backup=base)
+        found = (
+            ready.about.only.doubt if ready.about.only is not None else "",
+            *self._prepared_before.doubts(ready.plan.pending, result.prepared),
+            self._replaced.doubt(referred_before, self._referring()),
+            self._unrepeatable.doubt,
+            self._recoded.doubt,
+            _doubt_of_lacks(ready.plan),
+            unseen,
+            *result.doubts,
+        )
+        doubts = tuple(filter(None, found))
+        proved = "" if doubts else result.proved
+        return replace(result, proved=proved, doubts=doubts, base_backup=base)
 
     @staticmethod
     def _to_directory(ready: _Ready, directory: Path) -> Result:
@@ -266,17 +275,16 @@ class _Recovery:
 
     def _ask(self) -> None:
         """Ask what the target is, and stop what an interrupted run left running there."""
-        if self._target is None:
+        if self._server is None:
             return
-        at = self._target
-        at.ask()
-        left = left_over(at.server, at.facts)
+        self._target = target.ask(self._server)
+        left = left_over(self._target)
         state = left.state() if left is not None else None
         if left is not None and state is not None and state.runs:
             if self._config.applies:
-                at.server.close()
+                self._server.close()
                 left.stop()
-                at.ask()
+                self._target = target.ask(self._server)
             elif state.applies:  # the channel of a probe only receives
                 self._still_applies = True
                 self._warnings.append(
@@ -284,7 +292,7 @@ class _Recovery:
                     "made for what it has now"
                 )
         if self._config.output_dir is None:
-            self._apply = Apply(self._config, at)
+            self._apply = Apply(self._config, self._target)
 
     @property
     def _by_gtid(self) -> bool:
@@ -315,8 +323,7 @@ class _Recovery:
             lacks = innodb_lacks(said.base, snapshot) if said.base is not None else ""
             self._check_whole(config.from_backup, (*point.defects, *filter(None, [lacks])))
             words.append(backup)
-        elif config.from_backup_id is not None or config.chooses_backup:
-            self._backup = self._registered(snapshot)
+        elif self._backup is not None:
             if self._backup.defects:
                 self._warnings.append(
                     f"{self._backup.name} is no base backup of the whole server: "
@@ -378,12 +385,18 @@ class _Recovery:
             return found
         return replace(found, replicated=target.replicated(at.server))
 
-    def _registered(self, snapshot: Snapshot) -> Backup:
-        """The registered backup that was named, or the newest one that reaches the goal."""
+    def _registered(self, snapshot: Snapshot) -> Plan | None:
+        """Find the registered backup that is named, or the newest that reaches the goal: its plan.
+
+        None if none was chosen.
+        """
+        if self._config.from_backup_id is None and not self._config.chooses_backup:
+            return None
         there = look_up(self._catalog)
         self._warnings += [f"{error}; it is not used" for error in there.unreadable]
         if self._config.from_backup_id is not None:
-            return one_of(there.backups, self._config.from_backup_id)
+            self._backup = one_of(there.backups, self._config.from_backup_id)
+            return None
         backups = there.restorable
         if not backups:
             raise RecoveryError(
@@ -393,9 +406,12 @@ class _Recovery:
                 "--from-binlog; `binlog2s3 backup run` makes a base backup, `backup add` registers "
                 "one",
             )
-        goal, lineage = self._config.goal, self._config.lineage
-        backup, _ = choose(backups, goal, snapshot, lineage)
-        return backup  # if it cannot be brought there, its plan is refused with the reason
+        request = self._request(Start(lineage=self._config.from_lineage))
+        self._backup, found = choose(backups, request, snapshot)
+        with _reading():
+            if not isinstance(found, Plan):
+                raise found
+        return found
 
     def _from_seam(self, start: Start, plan: Plan, snapshot: Snapshot) -> tuple[Start, Plan]:
         """The plan without a first transaction that an interrupted run has executed already."""
@@ -405,8 +421,9 @@ class _Recovery:
         if first is None:
             return start, plan
         piece, one = first
-        content = snapshot.content(piece.lineage, piece.binlog, one)
-        gtids = self._apply.standing.after(Next(one.gtid, content))
+        statements: list[Statement] = []
+        content = snapshot.content(piece.lineage, piece.binlog, one, statements.append)
+        gtids = self._apply.standing.after(Next(one.gtid, content, tuple(statements)))
         if gtids is None:
             return start, plan
         start = replace(start, gtids=gtids)
@@ -449,14 +466,14 @@ class _Recovery:
         """See whether only these tables can be applied, to this target."""
         found = OnlyTables(self._config.tables, plan, extract.stream)
         if self._target is not None:
-            found.ask(self._target.server, self._target.facts, _state_before(plan, snapshot))
+            found.ask(self._target, _state_before(plan, snapshot))
         for refusal in found.refusals:
             self._refuse(refusal)
         return found
 
     def _time_zones(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> TimeZones | None:
         """See whether the target's system time zone makes other values of the plan's statements."""
-        config, server = self._config, self._target.server if self._target is not None else None
+        config, server = self._config, self._server
         writes = config.output_dir is not None and not config.dry_run
         if not plan.pieces or not (self._apply is not None or writes):
             return None
@@ -508,13 +525,12 @@ class _Recovery:
         if not of_source:
             return
         found = differing(of_source, applied_settings(self._target.server))
-        address = self._target.facts.address
         if folds := found.pop(FOLDS, None):
             self._refuse(
-                RecoveryError(
-                    f"the target, {address}, has {FOLDS} = {folds[1]}, and the source had "
-                    f"{folds[0]}: it would take names in the binlogs for those of other tables",
-                    hint=f"make a new server with {FOLDS} = {folds[0]} in its option file, and "
+                self._target.facts.refusal(
+                    f"has {FOLDS} = {folds[1]}, and the source had {folds[0]}: it would take names "
+                    "in the binlogs for those of other tables",
+                    f"make a new server with {FOLDS} = {folds[0]} in its option file, and "
                     "restore the base backup into that",
                 )
             )
@@ -573,7 +589,7 @@ class _Recovery:
     def _refuse_target(self, snapshot: Snapshot) -> None:
         if self._apply is None or self._target is None:
             return
-        login, lineages, facts = self._target.login(), snapshot.lineages, self._target.facts
+        login, lineages, facts = self._target.server.login(), snapshot.lineages, self._target.facts
         if not self._config.applies:
             self._warnings.append(
                 f"the privileges of {facts.account} at the target were not tried, because that "
@@ -653,8 +669,7 @@ class _Recovery:
         if only is not None:
             opened = watched(opened, only.check)
         try:
-            upto = plan.begin if plan.pieces else plan.stop
-            pieces = _between(standing.since(), upto, ready.snapshot)
+            pieces = _between(standing.since(), plan.begin, ready.snapshot)
             size = sum(piece.size for piece in pieces)
             with progress_of("bytes that were applied") as advance, closing(opened(pieces)) as all_:
                 done = 0

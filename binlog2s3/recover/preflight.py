@@ -19,7 +19,7 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, some
 from binlog2s3.recover.channel import channel_of
 from binlog2s3.recover.model import Plan
-from binlog2s3.recover.target import CHANNEL, TargetFacts
+from binlog2s3.recover.target import CHANNEL, Target, TargetFacts
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 from binlog2s3.server.omissions import in_galera
@@ -65,8 +65,7 @@ def problems(
     `flavour` is the history's, `server_uuids` are those of all servers that wrote to the bucket.
     """
     if found.flavour != flavour:
-        yield _refusal(
-            found,
+        yield found.refusal(
             f"is {_TITLE[found.flavour]} {found.version}; the binlogs are {_TITLE[flavour]}'s",
             "apply them to a server of their own flavour",
         )
@@ -75,23 +74,20 @@ def problems(
     if found.read_only or found.super_read_only:
         which = "super_read_only" if found.super_read_only else "read_only"
         both = "super_read_only = OFF, " if found.flavour == "mysql" else ""
-        yield _refusal(
-            found,
+        yield found.refusal(
             f"is read-only ({which} is ON): perhaps it must not be changed",
             f"if it is the right server: SET GLOBAL {both}read_only = OFF",
         )
     if found.transaction_read_only:
         name = "transaction_read_only" if found.flavour == "mysql" else "tx_read_only"
-        yield _refusal(
-            found,
+        yield found.refusal(
             f"begins each transaction as a read-only one ({name} is ON)",
             f"if it is the right server: SET GLOBAL {name} = OFF",
         )
     if not config.stop_target_threads:
         yield from _thread_problems(found)
     if not found.checks_accounts:
-        yield _refusal(
-            found,
+        yield found.refusal(
             "was started with --skip-grant-tables: it refuses CREATE USER, GRANT and the like, "
             "which the history may have",
             "restart it without that option; if no password of its accounts is known, start it "
@@ -101,8 +97,7 @@ def problems(
         yield _unloaded(found)
     is_empty = found.executed is not None and not found.executed
     if not config.tells_start and found.tables and is_empty:
-        yield _refusal(
-            found,
+        yield found.refusal(
             f"has {count_text(found.tables, 'table')} but no GTIDs: was --from-backup forgotten?",
             "say where the base backup ends: --from-backup PATH; if these tables are not of a base "
             "backup, and everything from the first binlog on is to be applied: --from-binlog NAME "
@@ -125,8 +120,7 @@ def _source_problems(
             copy = "stop it, delete auto.cnf in its data directory, set another server_id, start it"
         else:
             name, copy = "server id and domain", "SET GLOBAL server_id to one that is not in use"
-        yield _refusal(
-            found,
+        yield found.refusal(
             f"is the source, or a copy of its data directory: its {name}, {found.uuid}, is that of "
             "a server whose binlogs are in the bucket",
             f"if it is a copy: {copy}; if it is the source itself, name the server that was "
@@ -135,8 +129,7 @@ def _source_problems(
         )
     source = config.source_address
     if source is not None and _is_same(login, source.host, source.port, source.socket):
-        yield _refusal(
-            found,
+        yield found.refusal(
             "is the source of the streamer's configuration",
             "name the server that was restored from the backup; --allow-source applies to the "
             "source itself",
@@ -144,8 +137,7 @@ def _source_problems(
 
 
 def _unloaded(found: TargetFacts) -> RecoveryError:
-    return _refusal(
-        found,
+    return found.refusal(
         f"has not loaded the functions of its table mysql.func: {some(found.unloaded)}; a dump "
         "brought them after its start, and statements that use, create or drop them would fail or "
         "be lost",
@@ -157,18 +149,13 @@ def _unloaded(found: TargetFacts) -> RecoveryError:
 def _thread_problems(found: TargetFacts) -> Iterator[RecoveryError]:
     hint = "--stop-target-threads stops it (it stays off)"
     if found.event_scheduler:
-        yield _refusal(found, "runs its event scheduler: events would write in between", hint)
+        yield found.refusal("runs its event scheduler: events would write in between", hint)
     if found.channels:
         named = ", ".join(repr(name) if name else "the default one" for name in found.channels)
-        yield _refusal(
-            found,
+        yield found.refusal(
             f"is a running replica (channel: {named}): what it receives would come in between",
             hint,
         )
-
-
-def _refusal(found: TargetFacts, why: str, hint: str) -> RecoveryError:
-    return RecoveryError(f"the target, {found.address}, {why}", hint=hint)
 
 
 def _is_same(login: Login, host: str | None, port: int | None, at: Path | None) -> bool:
@@ -228,8 +215,7 @@ def _is_older(facts: TargetFacts, server_version: str) -> bool:
 
 
 def obstacles(
-    server: Server,
-    facts: TargetFacts,
+    target: Target,
     plan: Plan,
     *,
     server_ids: Collection[int],
@@ -240,18 +226,18 @@ def obstacles(
     `server_ids`: of the servers that wrote the history, as far as they are known. `state`: the
     GTIDs before the plan, for MariaDB.
     """
-    for why, hint in _obstacles(server, facts, plan, server_ids, state):
-        yield _refusal(facts, f"cannot be a replica: {why}", hint)
+    for why, hint in _obstacles(target, plan, server_ids, state):
+        yield target.facts.refusal(f"cannot be a replica: {why}", hint)
 
 
 def _obstacles(
-    server: Server,
-    facts: TargetFacts,
+    target: Target,
     plan: Plan,
     server_ids: Collection[int],
     state: MariadbGtidList | None,
 ) -> Iterator[tuple[str, str]]:
     """Each as (why, what to do)."""
+    server, facts = target.server, target.facts
     if not facts.release.has_channels:
         yield (f"it is of version {facts.version}", "MySQL 5.7 is the oldest that can")
         return
@@ -297,7 +283,7 @@ def _obstacles(
         yield from _of_mysql(server, found)
     else:
         yield from _of_mariadb(server, found, plan, state)
-    there = None if facts.missing_privileges else channel_of(server, facts).state()
+    there = None if facts.missing_privileges else channel_of(target).state()
     if there is not None and not there.ours:
         yield (
             f"it has a channel {CHANNEL!r} that this program did not make",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import MariadbGtidList, beyond, intersection
 from binlog2s3.binlog.place import NoPlaceError, Spot
-from binlog2s3.config.goal import Goal, Latest, ToPosition, ToTime
+from binlog2s3.config.goal import Latest, ToPosition, ToTime
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
@@ -128,11 +128,15 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
     return is_same and bool(beyond(start.gtids, everything))
 
 
-def plan_for(backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None) -> Plan:
-    """The plan that brings a registered backup to a goal. Raises RecoveryError, ArchiveError."""
-    start = start_of_registered(backup, history_flavour(history, lineage))
+def plan_for(backup: Backup, request: Request, history: BucketHistory) -> Plan:
+    """The plan that brings a registered backup to a goal. Raises RecoveryError, ArchiveError.
+
+    `request`: of its start, only the lineage counts, if it names one.
+    """
+    start = start_of_registered(backup, history_flavour(history, request.lineage))
+    start = replace(start, lineage=request.start.lineage or start.lineage)
     _refuse_other_place(start, history)
-    return make(Request(goal=goal, start=start, lineage=lineage), history)
+    return make(replace(request, start=start), history)
 
 
 def _refuse_other_place(start: Start, history: BucketHistory) -> None:
@@ -142,9 +146,9 @@ def _refuse_other_place(start: Start, history: BucketHistory) -> None:
 
 
 def choose(
-    backups: Sequence[Backup], goal: Goal, history: BucketHistory, lineage: str | None
+    backups: Sequence[Backup], request: Request, history: BucketHistory
 ) -> tuple[Backup, Plan | RecoveryError | ArchiveError]:
-    """The newest of these backups that can be brought to a goal, with the plan for it.
+    """The newest of these backups that can be brought to a goal, with `plan_for` it.
 
     If none can: one that says why not, with its refusal. That is the newest one from before the
     time of a goal, or, if all are later, the oldest one. There is at least one backup.
@@ -152,19 +156,19 @@ def choose(
     refusals: dict[str, RecoveryError | ArchiveError] = {}
     for backup in reversed(backups):
         try:
-            return backup, plan_for(backup, goal, history, lineage)
+            return backup, plan_for(backup, request, history)
         except (RecoveryError, ArchiveError) as error:
             refusals[backup.id] = error
     nearest = backups[-1]
-    if isinstance(goal, ToTime):
-        before = [one for one in backups if us_of(one.taken_at) <= goal.at_us]
+    if isinstance(request.goal, ToTime):
+        before = [one for one in backups if us_of(one.taken_at) <= request.goal.at_us]
         nearest = before[-1] if before else backups[0]
     return nearest, refusals[nearest.id]
 
 
 def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:
-    begin = plan.begin if plan.pieces else plan.stop
-    needed, from_us = _begin(_first(begin, start, history), begin, Route(history, plan.lineage))
+    first, route = _first(plan.begin, start, history), Route(history, plan.lineage)
+    needed, from_us = _begin(first, plan.begin, route)
     return BackupReach(
         is_complete=True,
         lineage=plan.lineage,
@@ -253,9 +257,8 @@ def _up_to_break(
         hint=refusal.hint,
     )
     route = Route(history, across.lineage)
-    begin = across.begin if across.pieces else across.stop
-    first = _number(route, begin)
-    place = _last_place(route, first, begin.offset)
+    first = _number(route, across.begin)
+    place = _last_place(route, first, across.begin.offset)
     if place is None:
         return replace(reach, end=None, to_us=None)
     end = route.place(*place)

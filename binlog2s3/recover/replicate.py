@@ -36,10 +36,9 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.plan_source import PlanSource, SentMark, Window
 from binlog2s3.recover.seam import told_executed
-from binlog2s3.recover.target import CHANNEL, TargetFacts, refuse_full_disk
+from binlog2s3.recover.target import CHANNEL, Target, refuse_full_disk
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
-from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
 
 _EVERY_SECONDS = 0.2
@@ -90,8 +89,7 @@ class Replication:
 
     def __init__(
         self,
-        server: Server,
-        facts: TargetFacts,
+        target: Target,
         work: Work,
         notes: RunNotes,
         *,
@@ -99,16 +97,16 @@ class Replication:
         workers: int | None = None,
         window: Window | None = None,
     ) -> None:
-        self._server = server
-        self._facts = facts
-        self._where = facts.address
+        self._target = target
+        self._server = target.server
+        self._facts = target.facts
         self._work = work
         self._plan = work.plan
         self._notes = notes
         self._listen = listen
         self._workers = workers
         self._window = window or Window()
-        self._channel: Channel = channel_of(server, facts)
+        self._channel: Channel = channel_of(target)
         self._account = Account(CHANNEL, secrets.token_urlsafe(24))
         self._before: dict[str, object] = {}
         self._mark: SentMark | None = None
@@ -127,7 +125,8 @@ class Replication:
             self._connect(source, receive_only=True)
             if not self._channel.shows_threads():
                 raise RecoveryError(
-                    f"the account at the target, {self._where}, is missing the privilege PROCESS",
+                    f"the account at the target, {self._facts.address}, is missing the privilege "
+                    "PROCESS",
                     hint=self._facts.grants,
                 )
 
@@ -154,9 +153,9 @@ class Replication:
     def _alone(self) -> Iterator[None]:
         """No channel before, none afterwards, or the error says that it stays."""
         if self._channel.state() is not None:
-            raise RecoveryError(
-                f"the target, {self._where}, has a channel {CHANNEL!r} already",
-                hint="is another recovery running there? If not, run the same command again: it "
+            raise self._facts.refusal(
+                f"has a channel {CHANNEL!r} already",
+                "is another recovery running there? If not, run the same command again: it "
                 "removes the channel",
             )
         try:
@@ -164,9 +163,9 @@ class Replication:
             self._put_away(None)
         except SourceError as error:
             told = RecoveryError(
-                f"lost the target, {self._where}, during the apply: {error}"
+                f"lost the target, {self._facts.address}, during the apply: {error}"
                 if error.transient
-                else f"the target, {self._where}, does not replicate from here: {error}",
+                else f"the target, {self._facts.address}, does not replicate from here: {error}",
                 hint=self._hint(error),
                 transient=error.transient,
             )
@@ -253,14 +252,14 @@ class Replication:
     def _see_filters(self, state: State, tables: Sequence[tuple[str, str]]) -> None:
         """See that the channel leaves out what this run wants, and nothing else."""
         if found := state.filters_besides(tables):
-            raise RecoveryError(
-                f"the target, {self._where}, would leave something out: {'; '.join(found)}",
-                hint="remove that filter for the time of the recovery",
+            raise self._facts.refusal(
+                f"would leave something out: {'; '.join(found)}",
+                "remove that filter for the time of the recovery",
             )
         if tables and not state.filters:
-            raise RecoveryError(
-                f"the target, {self._where}, does not filter by table (any more)",
-                hint=f"was it restarted meanwhile? {AGAIN}",
+            raise self._facts.refusal(
+                "does not filter by table (any more)",
+                f"was it restarted meanwhile? {AGAIN}",
             )
 
     def _unreached(self, address: tuple[str, int], text: str) -> RecoveryError:
@@ -275,10 +274,7 @@ class Replication:
                 "certificate itself, which must have the host of --serve-address among its names"
             )
         host, port = address
-        return RecoveryError(
-            f"the target, {self._where}, does not reach this process at {host}:{port}: {text}",
-            hint=hint,
-        )
+        return self._facts.refusal(f"does not reach this process at {host}:{port}: {text}", hint)
 
     def _set(self, *, receive_only: bool) -> None:
         """Change the server's settings that the channel needs; each is restored later.
@@ -326,7 +322,7 @@ class Replication:
         state = self._channel.state()
         if state is None or not state.ours:
             raise RecoveryError(
-                f"somebody removed the channel {CHANNEL!r} of the target, {self._where}",
+                f"somebody removed the channel {CHANNEL!r} of the target, {self._facts.address}",
                 hint=AGAIN,
             )
         return state
@@ -356,20 +352,19 @@ class Replication:
             if state.waits and still > _APPLIED_SECONDS:  # what came before it is applied
                 raise source.failure
         elif not state.receives and not source.has_sent_all.is_set():
-            raise RecoveryError(
-                f"the target, {self._where}, has stopped receiving: "
-                f"{state.receive_error[1] or 'somebody stopped it'}",
-                hint=AGAIN,
+            raise self._facts.refusal(
+                f"has stopped receiving: {state.receive_error[1] or 'somebody stopped it'}",
+                AGAIN,
                 transient=True,
             )
         if still > _STILL_SECONDS:
-            refuse_full_disk(self._server, self._where)
+            refuse_full_disk(self._target)
         has_all = source.has_sent_all.is_set() and state.waits
         if still > _PASSED_SECONDS and has_all and not self._channel.is_busy():
-            raise RecoveryError(
-                f"the target, {self._where}, has read everything but is still at {state.place}: "
-                "it has skipped what comes after",
-                hint="was its server_id or a filter changed meanwhile? Restore the base backup",
+            raise self._facts.refusal(
+                f"has read everything but is still at {state.place}: it has skipped what comes "
+                "after",
+                "was its server_id or a filter changed meanwhile? Restore the base backup",
             )
 
     def _tell(self, size: int, transactions: int) -> None:
@@ -395,11 +390,11 @@ class Replication:
         before = {domain_of(one): one for one in _position(self._work.begins_behind)}
         expected = set((before | last).values())
         if has != expected:
-            raise RecoveryError(
-                f"the target, {self._where}, has skipped transactions: its gtid_slave_pos is "
+            raise self._facts.refusal(
+                "has skipped transactions: its gtid_slave_pos is "
                 f"{','.join(sorted(has)) or 'empty'}, and not {','.join(sorted(expected))}",
-                hint="does a setting there leave out events, or does something else replicate "
-                "into it? Restore the base backup",
+                "does a setting there leave out events, or does something else replicate into it? "
+                "Restore the base backup",
             )
 
     # what stopped it
@@ -407,7 +402,7 @@ class Replication:
     def _explained(self, failure: ApplierFailure | None, state: State) -> RecoveryError:
         if failure is None:
             return RecoveryError(
-                f"somebody stopped the applier of the target, {self._where}",
+                f"somebody stopped the applier of the target, {self._facts.address}",
                 hint=f"nothing was lost; {AGAIN}",
                 transient=True,
             )
@@ -433,10 +428,7 @@ class Replication:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
             hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {AGAIN}"
         said = f"{failure.text[:600]}{code}; everything before {reached or 'it'} was applied"
-        return RecoveryError(
-            f"the target, {self._where}, refused {named}: {said}",
-            hint=hint,
-        )
+        return self._facts.refusal(f"refused {named}: {said}", hint)
 
     def _gtid_of(self, failure: ApplierFailure, reached: BinlogPosition | None) -> str | None:
         """The GTID of the transaction that failed, which MariaDB does not report."""

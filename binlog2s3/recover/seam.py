@@ -21,10 +21,9 @@ from typing import TypeGuard
 
 from binlog2s3.binlog.content import ROW_KINDS, TEXT_MOST, Content
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, mariadb_gtid
-from binlog2s3.binlog.statements import statement_of
+from binlog2s3.binlog.statements import Statement
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.target import TargetFacts
-from binlog2s3.server.connection import Server
+from binlog2s3.recover.target import Target, TargetFacts
 
 _OF_TABLES = frozenset({"OPTIMIZE", "ANALYZE", "REPAIR", "FLUSH"})
 """Statements that change no rows, and commit like a definition."""
@@ -36,33 +35,36 @@ _USE = re.compile(r"\Ause `(?:[^`]|``)*`; ")
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The first transaction after the place that a target names: its GTID, what it does."""
+    """The first transaction after the place that a target names: its GTID, what it does.
+
+    `statements`: all of it, parsed as their events say that they are written.
+    """
 
     gtid: str | None
     content: Content
+    statements: tuple[Statement, ...]
 
 
-def is_executed(
-    server: Server, facts: TargetFacts, found: Next, place: Gtids | None, *, crashed: bool
-) -> bool:
+def is_executed(target: Target, found: Next, place: Gtids | None, *, crashed: bool) -> bool:
     """Whether the target has executed it, although its `place` is before it.
 
     `crashed`: the target was started again since the interrupted run began. Raises RecoveryError if
     it cannot be known, SourceError.
     """
+    facts = target.facts
     is_atomic = facts.release.has_atomic_statements
-    if not _is_statement(found.content) or (facts.flavour == "mysql" and is_atomic):
+    if not _is_statement(found) or (facts.flavour == "mysql" and is_atomic):
         return False
     trace = is_atomic and facts.log_bin and facts.logs_replicated
     if facts.flavour == "mariadb" and facts.log_bin and found.gtid is not None:
-        own = _OwnBinlog(server, facts)
+        own = _OwnBinlog(target)
         if own.has(found.gtid):
             return True
         if crashed and own.ends_with_its_own and trace:
             if own.has_after(place, found):
                 return True
             trace = False
-    if crashed and _is_silent(found.content, leaves_trace=trace):
+    if crashed and _is_silent(found, leaves_trace=trace):
         raise _unknown(facts, found, place)
     return False
 
@@ -70,14 +72,14 @@ def is_executed(
 class _OwnBinlog:
     """What a MariaDB's own binlog says: the last GTIDs in it, and a statement of its own."""
 
-    def __init__(self, server: Server, facts: TargetFacts) -> None:
-        self._server = server
-        row = server.rows(
+    def __init__(self, target: Target) -> None:
+        self._server = target.server
+        row = self._server.rows(
             "SELECT @@global.gtid_binlog_state AS state, @@global.gtid_binlog_pos AS last"
         )[0]
         self._logged = set(MariadbGtidList.parse(str(row["state"])).gtids())
         last = MariadbGtidList.parse(str(row["last"])).gtids()
-        self._own = [one for one in last if one[1] == facts.server_id]
+        self._own = [one for one in last if one[1] == target.facts.server_id]
 
     def has(self, gtid: str) -> bool:
         """Whether it is the last one of its server."""
@@ -129,34 +131,31 @@ def after(place: MariadbGtidList, gtid: str) -> MariadbGtidList:
     return MariadbGtidList({**others, (domain, wrote): number})
 
 
-def _is_statement(content: Content) -> bool:
+def _is_statement(found: Next) -> bool:
     """Whether it is a statement that does not commit together with the target's place."""
+    content = found.content
     is_xa = content.two_phase is not None and not content.two_phase.is_alter
     if is_xa or any(one.kind in ROW_KINDS for one in content.changes):
         return False
-    if content.lost or len(content.statements) != 1:
+    if content.lost or len(found.statements) != 1:
         return content.lost
-    found = statement_of(content.statements[0], "")
-    return found is not None and (found.kind == "ddl" or found.word in _OF_TABLES)
+    (statement,) = found.statements
+    return statement.kind == "ddl" or statement.word in _OF_TABLES
 
 
-def _is_silent(content: Content, *, leaves_trace: bool) -> bool:
+def _is_silent(found: Next, *, leaves_trace: bool) -> bool:
     """Whether executing it twice may change something without an error.
 
     `leaves_trace`: if the target has executed it, its binlog says so, except about partitions.
     """
-    if content.lost:
+    if found.content.lost:
         return True
-    (text,) = content.statements
-    is_cut = len(text) >= TEXT_MOST
-    found = statement_of(text, "", cut=is_cut)
-    if found is None:
-        return True
-    words = set(found.clear.keywords())
-    if found.word == "ALTER":
+    (statement,) = found.statements
+    words, is_cut = statement.clear.keywords(), statement.clear.cut
+    if statement.word == "ALTER":
         about_rows = is_cut or "PARTITION" in words or not leaves_trace
         return about_rows and (is_cut or "TABLE" in words)
-    return found.word == "RENAME" and not leaves_trace
+    return statement.word == "RENAME" and not leaves_trace
 
 
 def told_executed(place: Gtids | None, gtid: str | None) -> str:
@@ -173,8 +172,8 @@ def _unknown(facts: TargetFacts, found: Next, place: Gtids | None) -> RecoveryEr
     look = (
         "look at the target: if it has carried it out, {} there, and run the same command again; "
     )
-    return RecoveryError(
-        f"the target, {facts.address}, crashed where transaction{named} was next, and it is "
+    return facts.refusal(
+        f"crashed where transaction{named} was next, and it is "
         f"unknown whether it has carried it out: {text!r}; twice would be wrong without an error",
-        hint=(look.format(told) + "if not, " if told else "") + "restore the base backup again",
+        (look.format(told) + "if not, " if told else "") + "restore the base backup again",
     )

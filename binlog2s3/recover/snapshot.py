@@ -24,7 +24,7 @@ from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.archive.sources import nothing_of
 from binlog2s3.archive.writers import Heartbeat
-from binlog2s3.binlog.content import Content, TwoPhase
+from binlog2s3.binlog.content import Content, OnStatement, TwoPhase
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC, Transaction
@@ -445,9 +445,16 @@ class Snapshot:
         """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""
         return one_binlog.gtid_list(self.blocks, self.known(lineage, name))
 
-    def content(self, lineage: str, name: BinlogName, transaction: Transaction) -> Content:
+    def content(
+        self,
+        lineage: str,
+        name: BinlogName,
+        transaction: Transaction,
+        on_statement: OnStatement | None = None,
+    ) -> Content:
         """What a transaction does; for a very large one without the number of rows."""
-        return one_binlog.content(self.blocks, self.known(lineage, name), transaction)
+        known = self.known(lineage, name)
+        return one_binlog.content(self.blocks, known, transaction, on_statement)
 
     def phases(
         self, lineage: str, name: BinlogName, begin: int, end: int

@@ -103,9 +103,21 @@ class TargetFacts:
             first = _SUPER
         return "; ".join(f"GRANT {one} TO {self.account}" for one in (first, *others))
 
+    def refusal(self, why: str, hint: str = "", *, transient: bool = False) -> RecoveryError:
+        """The error that it is, or has, something because of which nothing (more) is applied."""
+        return RecoveryError(f"the target, {self.address}, {why}", hint=hint, transient=transient)
 
-def facts(server: Server, login: Login) -> TargetFacts:
-    """Ask the target, with SELECT and SHOW only; it need not write a binary log.
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that is recovered into: the connection to it, and what it said about itself."""
+
+    server: Server
+    facts: TargetFacts
+
+
+def ask(server: Server) -> Target:
+    """Ask a target, with SELECT and SHOW only; it need not write a binary log.
 
     Raises SourceError.
     """
@@ -130,8 +142,8 @@ def facts(server: Server, login: Login) -> TargetFacts:
         executed, super_read_only = None, False
     settings = _settings(server)
     channels, missing_privileges = _channels(server, version)
-    return TargetFacts(
-        address=login.address,
+    facts = TargetFacts(
+        address=server.login().address,
         uuid=uuid,
         flavour=flavour,
         version=version.text,
@@ -154,6 +166,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
         unloaded=tuple(_unloaded(server, version)),
         account=granted_name(str(row["account"])),
     )
+    return Target(server, facts)
 
 
 def _checks_accounts(server: Server) -> bool:
@@ -211,7 +224,7 @@ def _unloaded(server: Server, version: ServerVersion) -> Iterator[str]:
             raise
 
 
-def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> None:
+def put_accounts_in_force(target: Target) -> None:
     """Have the server read its account tables again, which a loaded dump has written.
 
     Until then it works with the accounts from before the load: a statement of the history on
@@ -220,11 +233,12 @@ def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> N
     without any account are left as they are: in force, they would let nobody in. Raises
     RecoveryError.
     """
+    server, facts, user = target.server, target.facts, target.server.login().user
     if _lacks_accounts(server):
-        raise RecoveryError(
-            f"the target, {found.address}, has no account in mysql.user: the base backup was "
-            "loaded by half, or has none; in force, that would let nobody in",
-            hint="load the base backup again, whole, into an empty server; one without rows "
+        raise facts.refusal(
+            "has no account in mysql.user: the base backup was loaded by half, or has none; in "
+            "force, that would let nobody in",
+            "load the base backup again, whole, into an empty server; one without rows "
             "(--no-data) cannot be rolled forward; nothing was changed",
         )
     try:
@@ -232,7 +246,7 @@ def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> N
     except SourceError as error:
         if not error.needs_privilege:
             raise
-        raise RecoveryError(str(error), hint=found.grants) from error
+        raise RecoveryError(str(error), hint=facts.grants) from error
     server.close()
     try:
         server.rows("SELECT 1")
@@ -240,10 +254,10 @@ def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> N
         if not error.answered or error.transient:
             raise
         raise RecoveryError(
-            f"the accounts of the base backup are in force now at the target, {found.address}, and "
-            f"the account {login.user!r} is not let in any more: {error}",
+            f"the accounts of the base backup are in force now at the target, {facts.address}, and "
+            f"the account {user!r} is not let in any more: {error}",
             hint="a loaded dump brings the accounts of the dumped server: pass the password that "
-            f"{login.user!r} has there (--target-password-file, or `password` in the file of "
+            f"{user!r} has there (--target-password-file, or `password` in the file of "
             "--target-defaults-file), or another account of that server (--target-user); then run "
             "the same command again: nothing was applied",
         ) from error
@@ -310,9 +324,9 @@ def replicated(server: Server) -> MariadbGtidList:
     return MariadbGtidList.parse(str(server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"]))
 
 
-def other_channels(server: Server, found: TargetFacts) -> tuple[str, ...]:
+def other_channels(target: Target) -> tuple[str, ...]:
     """The replica channels that are set up besides ours, whether they run or not."""
-    names = map(channel_name, replica_rows(server, found.release))
+    names = map(channel_name, replica_rows(target.server, target.facts.release))
     return tuple(name or "the default one" for name in names if name.lower() != CHANNEL)
 
 
@@ -329,24 +343,24 @@ def _channels(server: Server, version: ServerVersion) -> tuple[tuple[str, ...], 
     return tuple(name for name in running if name.lower() != CHANNEL), ()
 
 
-def refuse_lacking(server: Server, found: TargetFacts) -> None:
+def refuse_lacking(target: Target) -> None:
     """See, by trying, that the account may write without its binlog. Raises RecoveryError."""
     try:
-        server.rows("SET SESSION sql_log_bin = 0")
+        target.server.rows("SET SESSION sql_log_bin = 0")
     except SourceError as error:
         if not error.needs_privilege:
             raise
-        raise RecoveryError(str(error), hint=found.grants) from error
+        raise RecoveryError(str(error), hint=target.facts.grants) from error
     finally:
-        server.close()
+        target.server.close()
 
 
-def stop_threads(server: Server, found: TargetFacts) -> None:
+def stop_threads(target: Target) -> None:
     """Stop the event scheduler and the replica's threads, if they run."""
-    if found.event_scheduler:
-        server.rows("SET GLOBAL event_scheduler = OFF")
-    if found.channels:
-        server.rows(found.release.stop_statement)
+    if target.facts.event_scheduler:
+        target.server.rows("SET GLOBAL event_scheduler = OFF")
+    if target.facts.channels:
+        target.server.rows(target.facts.release.stop_statement)
 
 
 def disabled_events(server: Server) -> tuple[str, ...]:
@@ -405,19 +419,19 @@ def commit_empty(server: Server, gtids: GtidSet) -> None:
         server.close()
 
 
-def refuse_full_disk(server: Server, where: str) -> None:
+def refuse_full_disk(target: Target) -> None:
     """Raises RecoveryError if the target waits for free disk space, which it does without an error.
 
     Looks at its data and its binlogs, if they are on this machine. Raises SourceError.
     """
-    row = server.rows("SELECT @@datadir AS data, @@log_bin_basename AS binlog")[0]
+    row = target.server.rows("SELECT @@datadir AS data, @@log_bin_basename AS binlog")[0]
     for path in (Path(str(row["data"])), Path(str(row["binlog"] or row["data"])).parent):
         with suppress(OSError):
             there = os.statvfs(path)
             if there.f_bavail * there.f_frsize < _LEAST_FREE:
-                raise RecoveryError(
-                    f"the target, {where}, makes no progress: the disk of {path} is full",
-                    hint="free some space there: the target then continues by itself, and so does "
+                raise target.facts.refusal(
+                    f"makes no progress: the disk of {path} is full",
+                    "free some space there: the target then continues by itself, and so does "
                     "the same command",
                 )
 

@@ -81,8 +81,8 @@ class Result:
 
     `stands_at` is where such a target ends up, `gtid_slave_pos` is a MariaDB's, after a
     plan was applied. `proved` says in words
-    what was compared with the plan, "" if nothing could be; `doubt` why that does not say that the
-    rows are the source's. `committed_empty` are skipped GTIDs;
+    what was compared with the plan, "" if nothing could be, or if there are `doubts`: why the rows
+    may not be the source's. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `only_tables`: only these were applied.
     `base_backup`: what is known of it; None if no server was written to. `prepared`: the names of
@@ -101,7 +101,7 @@ class Result:
     committed_empty: str = ""
     disabled_events: tuple[str, ...] = ()
     proved: str = ""
-    doubt: str = ""
+    doubts: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
     base_backup: BaseCheck | None = None
@@ -197,7 +197,7 @@ def _fields(plan: Plan, about: About) -> Iterator[Field]:
         yield "", f"has {gtids_text(str(plan.before)) or 'no GTIDs'}", ""
     yield "to", stop_text(plan), "bold"
     if plan.pieces:
-        yield "apply", _amount_text(plan), ""
+        yield "apply", plan.amount, ""
         yield from _way_fields(plan, about)
     else:
         yield "apply", "nothing: the target has all of it", ""
@@ -235,11 +235,6 @@ def _only_fields(only: OnlyTables | None) -> Iterator[Field]:
 def commits_empty(plan: Plan, about: About) -> bool:
     """Whether the skipped ones are committed empty, which MariaDB cannot do."""
     return bool(plan.skipped) and not about.leaves_hole and plan.flavour == "mysql"
-
-
-def _amount_text(plan: Plan) -> str:
-    binlogs = count_text(len(plan.pieces), "binlog")
-    return f"{binlogs}, {size_text(plan.size)}, {count_text(plan.transactions, 'transaction')}"
 
 
 def _way_fields(plan: Plan, about: About) -> Iterator[Field]:
@@ -394,10 +389,7 @@ def proof_lines(result: Result) -> Iterator[tuple[str, str]]:
     base = f"; the base backup {result.base_backup.words}" if result.base_backup is not None else ""
     if result.proved:
         yield f"proved: {result.proved}{base}", ""
-    elif result.doubt:
-        yield f"not proved: {result.doubt}{base}", "yellow"
-    elif base and result.gtid_slave_pos is not None:
-        tells = "its gtid_slave_pos is that of the plan's end, but tells only the last transaction"
-        yield f"not proved: {tells} of each domain{base}", "yellow"
-    elif base:
-        yield f"not proved: the target keeps no GTIDs that tell what was applied{base}", "yellow"
+    for doubt in result.doubts[:-1]:
+        yield f"not proved: {doubt}", "yellow"
+    for doubt in result.doubts[-1:]:
+        yield f"not proved: {doubt}{base}", "yellow"

@@ -397,8 +397,8 @@ class _Restore:
         server = self._engine.start()
         try:
             with server.connection() as connection:
-                facts = target.facts(connection, server.login())
-                return facts.keeps_gtids or Standing(connection, facts).was_interrupted()
+                asked = target.ask(connection)
+                return asked.facts.keeps_gtids or Standing(asked).was_interrupted()
         finally:
             self._engine.stop()
 

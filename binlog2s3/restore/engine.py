@@ -28,7 +28,7 @@ from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr, reach
 from binlog2s3.recover.events import Event, Statuses
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import BinlogPosition, BucketHistory, Plan
+from binlog2s3.recover.model import BinlogPosition, BucketHistory, Plan, Request
 from binlog2s3.recover.one_table import OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
@@ -164,7 +164,6 @@ def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
 def _chosen(
     config: Restoring, there: Registered, snapshot: Snapshot, named: str | None
 ) -> tuple[Backup, Plan]:
-    goal, lineage = config.goal, config.lineage
     for error in there.unreadable:
         say("warning", f"{error}; it is not used")
     backups = there.restorable
@@ -191,7 +190,8 @@ def _chosen(
             f"{backups[-1].name} was not stored by `backup run` with a tool that is built in",
             hint="say how it is restored: --restore-command",
         )
-    backup, plan = reach.choose(usable, goal, snapshot, lineage)
+    request = Request(goal=config.goal, lineage=config.lineage)
+    backup, plan = reach.choose(usable, request, snapshot)
     if isinstance(plan, Plan):
         return backup, plan
     if isinstance(plan, GoalError):
@@ -411,8 +411,8 @@ class Engine:
         choice, found = self.choice, Statuses(before)
         with progress_of("entries") as advance:
             snapshot = _snapshot(self._config, self._catalog, advance)
-            goal = ToPosition(stop.place)
-            plan = reach.plan_for(choice.backup, goal, snapshot, choice.plan.lineage)
+            request = Request(goal=ToPosition(stop.place), lineage=choice.plan.lineage)
+            plan = reach.plan_for(choice.backup, request, snapshot)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
             ids = {

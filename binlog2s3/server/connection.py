@@ -113,7 +113,7 @@ class Server:
 
     def __init__(self, login: Callable[[], Login], *, tracks_gtids: bool = False) -> None:
         """`tracks_gtids`: with session_track_gtids, a MySQL tells the GTID of each `commit`."""
-        self._login = login
+        self.login = login
         self._tracks_gtids = tracks_gtids
         self._used: Login  # for the last connection; set before it is made
         self._connection: pymysql.Connection[DictCursor] | None = None
@@ -444,7 +444,7 @@ class Server:
 
     def _all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
         if self._connection is None:
-            self._used, self._version = self._login(), None
+            self._used, self._version = self.login(), None
             self.host = "" if self._used.socket else self._used.host
         try:
             if self._connection is None:

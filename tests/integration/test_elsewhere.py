@@ -212,8 +212,7 @@ def test_each_version_verifies(version: str, disk_tmp_path: Path) -> None:
             )
             there = Listen(host="0.0.0.0", certificate=certificate)
             with Server(lambda: login) as asked:
-                found = target.facts(asked, login)
-                Replication(asked, found, NO_WORK, Noted(), listen=there).probe()
+                Replication(target.ask(asked), NO_WORK, Noted(), listen=there).probe()
 
         connect(named, right)
         for pair, authority in ((named, other), (unnamed, right)):
@@ -231,9 +230,9 @@ def test_a_target_that_does_not_reach_it(
     login = replace(ROOT, socket=str(empty.socket))
     databases = empty.query("SHOW DATABASES")
     with Server(lambda: login) as server:
-        found = target.facts(server, login)
+        asked = target.ask(server)
         with pytest.raises(RecoveryError, match=f"does not reach this process at .*:{nobody[1]}"):
-            Replication(server, found, NO_WORK, Noted(), listen=Listen()).probe()
+            Replication(asked, NO_WORK, Noted(), listen=Listen()).probe()
     assert channel(empty) == {}
     assert empty.query("SHOW DATABASES") == databases
 

@@ -161,7 +161,7 @@ def test_an_account_of_a_session_in_another_character_set(archive: Streamed) -> 
 def test_numbers_in_the_order_of_the_rows(archive: Streamed) -> None:
     """Two sessions insert, and the first one commits last: at the target it comes last.
 
-    Of two workers there, either may insert first.
+    Of two workers there, either may insert first. Another doubt is told beside that one.
     """
     archive.commit("CREATE DATABASE shop", "CREATE TABLE shop.items (name VARCHAR(9))")
     with closing(archive.source.connect()) as first, closing(archive.source.connect()) as second:
@@ -173,11 +173,14 @@ def test_numbers_in_the_order_of_the_rows(archive: Streamed) -> None:
     archive.commit(
         "ALTER TABLE shop.items ADD id INT AUTO_INCREMENT PRIMARY KEY",
         "DELETE FROM shop.items WHERE id = 1",
+        "SET NAMES latin1",
+        "CREATE USER 'caf\u00e9'@'%'",
     )
     target = archive.another("--replica-parallel-workers=1")
     as_root(target, *grants("mysql target"))
     said = last_line(archive, target)
     assert "not proved: the binlog does not tell what this statement made of the rows" in said
+    assert "not proved: the source logged this statement in UTF-8" in said
     names = "SELECT name FROM shop.items"
     assert (archive.source.query(names), target.query(names)) == ([("second",)], [("first",)])
 

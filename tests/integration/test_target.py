@@ -14,6 +14,7 @@ from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.config.stream import S3Config
 from binlog2s3.drill.checks import check_tables
 from binlog2s3.errors import RecoveryError
+from binlog2s3.recover import target
 from binlog2s3.recover.notes import Note, Notes
 from binlog2s3.recover.preflight import problems
 from binlog2s3.recover.target import (
@@ -22,7 +23,6 @@ from binlog2s3.recover.target import (
     alone,
     commit_empty,
     executed,
-    facts,
     refuse_lacking,
     stop_threads,
 )
@@ -46,7 +46,7 @@ def login_of(server: MysqlServer, **changes: Any) -> Login:
 def ask(server: MysqlServer, **changes: Any) -> TargetFacts:
     login = login_of(server, **changes)
     with Server(lambda: login) as asks:
-        return facts(asks, login)
+        return target.ask(asks).facts
 
 
 @pytest.fixture(scope="module", params=["mysql", "mariadb"])
@@ -129,7 +129,8 @@ def test_read_only_and_the_events(server: MysqlServer) -> None:
     login = login_of(server)
     try:
         with Server(lambda: login) as asks:
-            found = facts(asks, login)
+            asked = target.ask(asks)
+            found = asked.facts
             assert found.read_only
             assert found.transaction_read_only
             assert found.event_scheduler
@@ -138,8 +139,8 @@ def test_read_only_and_the_events(server: MysqlServer) -> None:
             )
             refused = list(problems(found, login, config, flavour=found.flavour, server_uuids=[]))
             assert len(refused) == 3
-            stop_threads(asks, found)
-            assert not facts(asks, login).event_scheduler
+            stop_threads(asked)
+            assert not target.ask(asks).facts.event_scheduler
     finally:
         server.query("SET GLOBAL read_only = OFF", f"SET GLOBAL {transactions} = OFF")
 
@@ -165,10 +166,10 @@ def test_replica_threads(server: MysqlServer) -> None:
     server.query(make, start)
     login = login_of(server)
     with Server(lambda: login) as asks:
-        found = facts(asks, login)
-        assert found.channels == ("other",)
-        stop_threads(asks, found)
-        assert facts(asks, login).channels == ()
+        asked = target.ask(asks)
+        assert asked.facts.channels == ("other",)
+        stop_threads(asked)
+        assert target.ask(asks).facts.channels == ()
     server.query(end)
 
 
@@ -184,9 +185,9 @@ def test_what_an_account_lacks(server: MysqlServer) -> None:
     login = login_of(server, user="applier")
     with Server(lambda: login) as account:
         with pytest.raises(RecoveryError, match="is missing the privilege"):
-            refuse_lacking(account, facts(account, login))
+            refuse_lacking(target.ask(account))
         server.query("SET sql_log_bin = 0", f"GRANT {writes} ON *.* TO applier@localhost")
-        refuse_lacking(account, facts(account, login))
+        refuse_lacking(target.ask(account))
     assert server.query("SHOW BINARY LOGS") == before
 
 
@@ -215,11 +216,13 @@ def test_a_note(server: MysqlServer) -> None:
     before = server.query("SHOW BINLOG EVENTS")
     names: set[str] = set()
     with Server(lambda: login) as asks:
-        own = facts(asks, login)
-        notes = Notes(asks, own)
+        asked = target.ask(asks)
+        notes = Notes(asked)
         assert notes.find() is None
         notes.write(asked="b.000001:4", reached="", started="then", since="l.b.000001:4")
-        assert facts(asks, login).tables == own.tables  # it is no table of a base backup
+        assert (
+            target.ask(asks).facts.tables == asked.facts.tables
+        )  # it is no table of a base backup
         found = note(notes)
         assert found.is_of("b.000001:4")
         assert found.reached == ""
@@ -278,11 +281,11 @@ def test_a_run_that_is_killed_beside_an_older_note(
     """The newer one counts, and at the end none is left that says where the target was before."""
     login = login_of(server)
     with Server(lambda: login) as asks, Dying(lambda: login) as dies:
-        about = facts(asks, login)
-        notes = Notes(asks, about)
+        asked = target.ask(asks)
+        notes = Notes(asked)
         notes.write(asked="x", reached="old", started="", since="", tables=tables)
         with pytest.raises(KilledError):
-            Notes(dies, about).write(asked="x", reached="new", started="", since="")
+            Notes(replace(asked, server=dies)).write(asked="x", reached="new", started="", since="")
         assert len(server.query(NOTED)) == 2
         assert note(notes).reached == "new"
         notes.remove()
@@ -299,11 +302,13 @@ def test_a_run_that_is_killed_before_its_note_is_there(server: MysqlServer, at: 
     login = login_of(server)
     strange = f"{DATABASE}_{'0' * 16}"
     with Server(lambda: login) as asks, Dying(lambda: login) as dies:
-        about, dies.at = facts(asks, login), at
-        notes = Notes(asks, about)
+        asked, dies.at = target.ask(asks), at
+        notes = Notes(asked)
         for _ in range(2):
             with pytest.raises(KilledError):
-                Notes(dies, about).write(asked="x", reached="", started="", since="")
+                Notes(replace(asked, server=dies)).write(
+                    asked="x", reached="", started="", since=""
+                )
         assert notes.find() is None
         (used,), (left,) = server.query(NOTED)
         server.query(f"CREATE DATABASE {strange}", f"CREATE TABLE {used}.rows_of_somebody (i INT)")
@@ -323,7 +328,7 @@ def test_a_note_of_another_server(server: MysqlServer, how: str) -> None:
     """
     login = login_of(server)
     with Server(lambda: login) as asks:
-        notes = Notes(asks, facts(asks, login))
+        notes = Notes(target.ask(asks))
         notes.write(asked="x", reached="", started="", since="", tables=frozenset({"shop.a"}))
         mine = notes.database
         dumped = server.query(f"SELECT * FROM {mine}.note")[0]

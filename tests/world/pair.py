@@ -120,7 +120,7 @@ class Pair:
         login = login or self.login()
         asked: dict[str, Any] = {"server_ids": {1}, "plan": NOTHING} | changes
         with Server(lambda: login) as server:
-            found = obstacles(server, target.facts(server, login), asked.pop("plan"), **asked)
+            found = obstacles(target.ask(server), asked.pop("plan"), **asked)
             return next((f"{one}: {one.hint}" for one in found), None)
 
     def apply(
@@ -144,21 +144,25 @@ class Pair:
                 text = self.target.query("SELECT @@global.gtid_slave_pos")[0][0]
                 options.setdefault("begins_behind", MariadbGtidList.parse(str(text)))
             work = Work(plan=planned(files, self.version), open_stream=opened, **options)
-            facts = target.facts(server, login)
             Replication(
-                server, facts, work, notes or Noted(), listen=listen, workers=workers, window=window
+                target.ask(server),
+                work,
+                notes or Noted(),
+                listen=listen,
+                workers=workers,
+                window=window,
             ).apply(told)
 
     def settle(self) -> tuple[bool, BinlogPosition | None]:
         """As the next run begins: what was left is removed; whether it was there, and its place."""
         login = self.login()
         with Server(lambda: login) as server:
-            found = target.facts(server, login)
-            left, place = left_over(server, found), None
+            asked = target.ask(server)
+            left, place = left_over(asked), None
             if left is not None:
                 left.stop()
-                place = None if found.keeps_gtids else left.reached(())
-            settle(server, found)
+                place = None if asked.facts.keeps_gtids else left.reached(())
+            settle(asked)
             return left is not None, place
 
     def left(self) -> list[str]:

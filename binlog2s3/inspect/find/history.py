@@ -20,8 +20,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import domain_of, is_in, repeated_upto
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.match import Criteria, WantedGtids
-from binlog2s3.inspect.find.one_binlog import FoundPhase, Span, SpanSearcher, spans_of
+from binlog2s3.inspect.find.match import Criteria, FoundPhase, WantedGtids
+from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, spans_of
 from binlog2s3.inspect.find.prefilter import phase_rules
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Snapshot

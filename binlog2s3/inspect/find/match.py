@@ -15,7 +15,7 @@ from binlog2s3.archive.facts import BinlogId, Facts, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, mariadb_gtid
-from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.binlog.place import ExactGtids
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import UPKEEP, Statement
@@ -372,22 +372,26 @@ class SearchQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseLink:
-    """One phase of what has two, the other one, and the state that follows from both.
+class FoundPhase:
+    """One phase of what has two, and the binlog that it is in."""
 
-    `lineage`, `binlog` and `transaction` are those of the other phase, None if it was not found.
-    """
+    known: Facts
+    transaction: Transaction
+    two_phase: TwoPhase
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLink:
+    """One phase of what has two, the other one if it was found, and the state that follows."""
 
     two_phase: TwoPhase
     state: Literal["prepared", "committed", "rolled back"]
-    binlog: BinlogName | None = None
-    transaction: Transaction | None = None
-    lineage: str | None = None
+    other: FoundPhase | None = None
 
     @property
     def is_settled(self) -> bool:
         """Whether both phases are known, and it was committed."""
-        return self.state == "committed" and self.transaction is not None
+        return self.state == "committed" and self.other is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

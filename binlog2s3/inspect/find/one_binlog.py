@@ -26,7 +26,7 @@ from binlog2s3.binlog.events import FormatEvent, Phase, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, DamageError
-from binlog2s3.inspect.find.match import Criteria, Hit, Match, Matcher, PhaseLink
+from binlog2s3.inspect.find.match import Criteria, FoundPhase, Hit, Match, Matcher, PhaseLink
 from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, Region, regions
 
 TEXT_MOST = 16 * 1024
@@ -72,15 +72,6 @@ class UnreadableRange:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPhase:
-    """One phase of what has two, and the span that contains it."""
-
-    span: Span
-    transaction: Transaction
-    two_phase: TwoPhase
-
-
 Piece = tuple[int, bytes]
 """An offset in the binlog, and the bytes from that offset on."""
 
@@ -104,8 +95,8 @@ class SpanSearcher:
         self, span: Span, data: Iterable[memoryview | ArchiveError], lost: list[UnreadableRange]
     ) -> Iterator[Hit]:
         """The matches in a span. `data` are its blocks, in order; all of them are consumed."""
-        opened = self._open(span)
         known = span.known
+        opened = self._open(known, span.begin)
         prefilter = Prefilter(
             self.rules or _ALL, span.begin, opened.form.trailer, dict(known.damaged)
         )
@@ -134,7 +125,7 @@ class SpanSearcher:
         blocks = (self.blocks.block(span.known, number) for number in span.numbers)
         hits = self.search(span, blocks, lost)
         others = [
-            FoundPhase(span, hit.transaction, hit.content.two_phase)
+            FoundPhase(span.known, hit.transaction, hit.content.two_phase)
             for hit in hits
             if hit.content.two_phase is not None
         ]
@@ -147,12 +138,11 @@ class SpanSearcher:
             return [Region(span.begin, end, 0)]
         return regions(prefilter.starts, prefilter.found, span.begin, end)
 
-    def _open(self, span: Span) -> "_Opened":
-        known = span.known
-        key = (known.lineage.id, known.name, known.format_at(span.begin))
+    def _open(self, known: Facts, begin: int) -> "_Opened":
+        key = (known.lineage.id, known.name, known.format_at(begin))
         if key not in self._opened:
             self._opened.clear()
-            self._opened[key] = _Opened(self.blocks.head(known, span.begin))
+            self._opened[key] = _Opened(self.blocks.head(known, begin))
         return self._opened[key]
 
     # Reading what the prefilter leaves
@@ -202,7 +192,7 @@ class SpanSearcher:
         damaged = {high: low for low, high in span.known.damaged}
         transactions: list[Transaction] = []
         try:
-            for view in self._all(span, data, region.begin, region.end):
+            for view in self._all(span.known, data, region.begin, region.end):
                 transactions += scanner.feed(view)
         except DamageError as error:
             raise ArchiveError(
@@ -217,7 +207,7 @@ class SpanSearcher:
     ) -> tuple[Content, Match, PhaseLink | None]:
         """What a transaction does, and whether it matches. `data` are its bytes, if in memory."""
         matcher = Matcher(self.wanted)
-        content = self._read(span, opened, data, one, matcher)
+        content = self._read(span.known, opened, data, one, matcher)
         if content.two_phase is None or self.other is None:
             return content, matcher.match(content), None
         return self._linked(span, one, content, content.two_phase, matcher)
@@ -239,8 +229,8 @@ class SpanSearcher:
             match = Match(found=True, certain=False)
             if other is not None:
                 try:
-                    opened = self._open(other.span)
-                    content = self._read(other.span, opened, None, other.transaction, matcher)
+                    opened = self._open(other.known, other.transaction.begin)
+                    content = self._read(other.known, opened, None, other.transaction, matcher)
                     match = matcher.match(content)
                 except ArchiveError:
                     other = None
@@ -248,31 +238,32 @@ class SpanSearcher:
         state = _STATES[last.phase]
         if state != "committed" or (phase.is_alter and phase.phase == "prepare"):
             match = replace(match, certain=False)
-        link = PhaseLink(phase, state)
-        if other is not None:
-            known = other.span.known
-            link = PhaseLink(phase, state, known.name, other.transaction, known.lineage.id)
-        return content, match, link
+        return content, match, PhaseLink(phase, state, other)
 
     def _read(
-        self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction, matcher: Matcher
+        self,
+        known: Facts,
+        opened: "_Opened",
+        data: bytes | None,
+        one: Transaction,
+        matcher: Matcher,
     ) -> Content:
         """The content of a transaction; the matcher gets its statements."""
         reader = ContentReader(
             opened.form, text_most=TEXT_MOST, looked_most=LOOKED_MOST, on_statement=matcher.take
         )
-        for view in self._all(span, data, one.begin, one.end):
+        for view in self._all(known, data, one.begin, one.end):
             reader.feed(view)
         return reader.content()
 
     def _all(
-        self, span: Span, data: bytes | None, begin: int, end: int
+        self, known: Facts, data: bytes | None, begin: int, end: int
     ) -> Iterator[bytes | memoryview]:
         """The bytes in memory, or else these bytes, fetched again."""
         if data is not None:
             yield data
             return
-        with closing(self.blocks.read(span.known, begin, end)) as views:
+        with closing(self.blocks.read(known, begin, end)) as views:
             yield from views
 
     @staticmethod

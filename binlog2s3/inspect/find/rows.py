@@ -81,12 +81,13 @@ class RowPrinter:
 
     def _span(self, hit: Hit) -> Span | None:
         """Where the rows are: of an XA COMMIT, in the XA PREPARE; None if that was not found."""
-        lineage, binlog, one, link = hit.lineage, hit.binlog, hit.transaction, hit.link
+        one, link = hit.transaction, hit.link
         if link is not None and link.two_phase.phase == "commit" and not link.two_phase.is_alter:
-            if link.transaction is None or link.binlog is None or link.lineage is None:
-                return None
-            lineage, binlog, one = link.lineage, link.binlog, link.transaction
-        return Span(self.snapshot.known(lineage, binlog), one.begin, one.end)
+            other = link.other
+            return (
+                Span(other.known, other.transaction.begin, other.transaction.end) if other else None
+            )
+        return Span(self.snapshot.known(hit.lineage, hit.binlog), one.begin, one.end)
 
     def _rows(self, span: Span, shown: ShownRows) -> Iterator[Row]:
         known = span.known

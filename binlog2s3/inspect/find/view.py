@@ -288,9 +288,10 @@ def _why_uncertain(hit: Hit) -> str:
 def _link_text(link: PhaseLink) -> str:
     """One phase of what has two in words, and the other phase."""
     other, phase = "", link.two_phase.phase
-    if link.transaction is not None:
-        place = link.transaction.gtid or f"{link.binlog}:{link.transaction.begin}"
-        other = f"{place} at {iso_text(link.transaction.commit_us)}"
+    if link.other is not None:
+        one = link.other.transaction
+        place = one.gtid or f"{link.other.known.name}:{one.begin}"
+        other = f"{place} at {iso_text(one.commit_us)}"
     if isinstance(link.two_phase.name, AlterName):
         return _alter_text(link, link.two_phase.name, other)
     if phase == "prepare":
@@ -327,7 +328,7 @@ def _content_lines(hit: Hit) -> list[str]:
 def _stands_for_unknown(hit: Hit) -> bool:
     """Whether it is an XA COMMIT whose prepared transaction was not found."""
     xa, link = hit.content.two_phase, hit.link
-    return xa is not None and xa.phase == "commit" and (link is None or link.transaction is None)
+    return xa is not None and xa.phase == "commit" and (link is None or link.other is None)
 
 
 def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
@@ -498,19 +499,19 @@ class PrintedXa(Printed):
     phase: str = of("two_phase.phase")
     state: str
     xid: AsText | None = of("two_phase.name")
-    binlog: BinlogName | None
-    begin: int | None = of("transaction.begin")
-    gtid: str | None = of("transaction.gtid")
-    committed: When | None = of("transaction.commit_us")
+    binlog: BinlogName | None = of("other.known.name")
+    begin: int | None = of("other.transaction.begin")
+    gtid: str | None = of("other.transaction.gtid")
+    committed: When | None = of("other.transaction.commit_us")
 
 
 class PrintedAlter(Printed):
     phase: str = of("two_phase.phase")
     state: str
-    binlog: BinlogName | None
-    begin: int | None = of("transaction.begin")
-    gtid: str | None = of("transaction.gtid")
-    committed: When | None = of("transaction.commit_us")
+    binlog: BinlogName | None = of("other.known.name")
+    begin: int | None = of("other.transaction.begin")
+    gtid: str | None = of("other.transaction.gtid")
+    committed: When | None = of("other.transaction.commit_us")
 
 
 class PrintedChange(Printed):

@@ -179,22 +179,13 @@ def answer(
             refuse_other_place(start.base, snapshot)
         plan = make(Request(goal=Latest(), start=start, lineage=lineage), snapshot)
     except (ArchiveError, RecoveryError) as error:
-        return BackupAnswer(
-            start=said, possible=False, why=str(error), hint=error.hint, warnings=warnings
-        )
+        return BackupAnswer(start=said, why=str(error), hint=error.hint, warnings=warnings)
     why = _met(plan, defects)
     return BackupAnswer(
         start=said,
-        possible=not why,
+        plan=plan,
         why=why,
         hint="fix the defect, or restore a later base backup" if why else "",
-        begin=f"{plan.pieces[0].binlog}:{plan.pieces[0].begin}" if plan.pieces else str(plan.stop),
-        end=str(plan.stop),
-        latest_us=plan.reach.latest_us,
-        gtids_added=str(plan.adds) if plan.adds is not None else "",
-        binlogs=len(plan.pieces),
-        size=plan.size,
-        transactions=plan.transactions,
         warnings=(*warnings, *plan.warnings, *(str(problem) for problem in snapshot.problems)),
     )
 

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.recover.model import Plan
 
 Kind = Literal[
     "lineage-missing",
@@ -318,20 +319,20 @@ class ComparedBinlogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupAnswer:
-    """Whether a base backup can be recovered to now: why not, or how far it is."""
+    """Whether a base backup can be recovered to now: why not, and by which plan, if there is one.
+
+    `start`: the backup, in words.
+    """
 
     start: str
-    possible: bool
+    plan: Plan | None = None
     why: str = ""
     hint: str = ""
-    begin: str = ""
-    end: str = ""
-    latest_us: int | None = None
-    gtids_added: str = ""
-    binlogs: int = 0
-    size: int = 0
-    transactions: int = 0
     warnings: tuple[str, ...] = ()
+
+    @property
+    def possible(self) -> bool:
+        return not self.why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

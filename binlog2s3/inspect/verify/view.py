@@ -5,6 +5,7 @@ from the bucket cannot break lines or control a terminal.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from binlog2s3.archive.codec import Printed, PrintedDocument, Seconds, TextOrNull, When, always, of
 from binlog2s3.binlog.names import BinlogName
@@ -194,22 +195,19 @@ def _names(names: Sequence[str]) -> str:
 
 def _print_answer(answer: BackupAnswer, page: Plain) -> None:
     page.line("")
-    if not answer.possible:
+    plan = answer.plan
+    if plan is None or not answer.possible:
         page.line(f"NO: {answer.start} cannot be recovered to now: {answer.why}", "bold red")
         if answer.hint:
             page.line(answer.hint, indent=6)
         return
     latest = ""
-    if answer.latest_us is not None:
-        latest = f", with everything committed until {iso_text(answer.latest_us)}"
-    page.line(f"YES: {answer.start} can be recovered to {answer.end}{latest}", "bold green")
-    amount = (
-        f"{count_text(answer.binlogs, 'binlog')}, {size_text(answer.size)}, "
-        f"{count_text(answer.transactions, 'transaction')}, from {answer.begin} on"
-    )
-    page.line(amount, indent=6)
-    if answer.gtids_added:
-        page.line(f"adds {gtids_text(answer.gtids_added)}", indent=6)
+    if plan.reach.latest_us is not None:
+        latest = f", with everything committed until {iso_text(plan.reach.latest_us)}"
+    page.line(f"YES: {answer.start} can be recovered to {plan.stop}{latest}", "bold green")
+    page.line(f"{plan.amount}, from {plan.begin} on", indent=6)
+    if plan.adds:
+        page.line(f"adds {gtids_text(str(plan.adds))}", indent=6)
     for warning in answer.warnings:
         page.line(f"warning: {warning}", "yellow", indent=6)
 
@@ -303,18 +301,26 @@ class PrintedComparison(Printed):
     bytes_compared: bool = always(False)
 
 
+def _or_zero(number: int | None) -> int:
+    return number or 0
+
+
+def _many(pieces: Sequence[object] | None) -> int:
+    return len(pieces or ())
+
+
 class PrintedAnswer(Printed):
     start: str
     possible: bool
     why: TextOrNull
     hint: TextOrNull
-    from_: TextOrNull = of("begin")
-    to: TextOrNull = of("end")
-    latest: When | None = of("latest_us")
-    gtids_added: TextOrNull
-    binlogs: int
-    bytes: int = of("size")
-    transactions: int
+    from_: TextOrNull = of("plan.begin")
+    to: TextOrNull = of("plan.stop")
+    latest: When | None = of("plan.reach.latest_us")
+    gtids_added: TextOrNull = of("plan.adds")
+    binlogs: Annotated[int, _many] = of("plan.pieces")
+    bytes: Annotated[int, _or_zero] = of("plan.size")
+    transactions: Annotated[int, _or_zero] = of("plan.transactions")
     warnings: tuple[str, ...]
 
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, cast
 
-from binlog2s3.recover.target import TargetFacts
+from binlog2s3.recover.target import Target, TargetFacts
 from binlog2s3.server.connection import Server
 
 Rows = Sequence[Mapping[str, Any]]
@@ -41,6 +41,12 @@ class FakeServer:
 def fake(answers: Mapping[str, Rows | Exception]) -> Server:
     """As a server, for those who ask one."""
     return cast("Server", FakeServer(answers))
+
+
+def target_of(facts: TargetFacts, answers: Mapping[str, Rows | Exception] | FakeServer) -> Target:
+    """A target that is so, and answers so."""
+    server = answers if isinstance(answers, FakeServer) else FakeServer(answers)
+    return Target(cast("Server", server), facts)
 
 
 NOTE_DATABASE = "binlog2s3_recovery_0123456789abcdef"

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -12,9 +11,8 @@ from binlog2s3.recover.listen import Certificate, Listen
 from binlog2s3.recover.model import BinlogPosition
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.replication.login import Account
-from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
-from tests.unit.recover.fake_server import FakeServer
+from tests.unit.recover.fake_server import FakeServer, target_of
 from tests.unit.recover.test_preflight import MARIADB, PLAN, plan_of
 from tests.unit.recover.test_target import FACTS
 
@@ -26,7 +24,7 @@ TABLES = [("shop", "orders"), ("SOURCE_shop", "REPLICA%s{}`")]
 def test_a_filter_has_the_names_as_they_are(version: str) -> None:
     """Words of the version are never looked for in a name; the filter's own are the same in all."""
     server = FakeServer({})
-    channel_of(cast("Server", server), replace(FACTS, version=version)).filter(TABLES)
+    channel_of(target_of(replace(FACTS, version=version), server)).filter(TABLES)
     names = "`shop`.`orders`, `SOURCE_shop`.`REPLICA%s{}```"
     said = f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({names}) FOR CHANNEL 'binlog2s3'"
     assert server.asked == [said]
@@ -37,7 +35,7 @@ def test_a_filter_has_the_names_as_they_are(version: str) -> None:
 def test_the_words_of_each_version(version: str) -> None:
     """Before 8.0.26 MASTER and SLAVE, afterwards SOURCE and REPLICA; never both."""
     server = FakeServer({"global": [{"it": 1}]})
-    channel = channel_of(cast("Server", server), replace(FACTS, version=version))
+    channel = channel_of(target_of(replace(FACTS, version=version), server))
     begin = BinlogPosition(lineage="l", binlog=BinlogName.parse("b.000001"), offset=4)
     for place in (None, begin):
         channel.create(("127.0.0.1", 1), Account("u", "p"), place, Listen())
@@ -69,7 +67,7 @@ CERTIFICATE = Certificate(
 def test_the_target_verifies_what_it_can(facts: TargetFacts, shown: Certificate | None) -> None:
     """Whom it replicates from, by the name in the certificate; without one, nothing."""
     server = FakeServer({"global": [{"it": 1}]})
-    channel = channel_of(cast("Server", server), facts)
+    channel = channel_of(target_of(facts, server))
     listen = Listen(host="192.0.2.7", port=3307, certificate=shown)
     channel.create(("192.0.2.7", 3307), Account("u", "p"), None, listen)
     values = server.values[0]
@@ -114,7 +112,7 @@ def test_all_servers_tell_the_same_state(name: str, running: str) -> None:
     mariadb = {column: value for column, value in old.items() if column != "Master_Retry_Count"}
     old["Channel_Name"] = old.pop("Connection_name")
     states = [
-        channel_of(cast("Server", FakeServer({statement: [row]})), facts).state()
+        channel_of(target_of(facts, FakeServer({statement: [row]}))).state()
         for statement, row, facts in (
             ("SHOW REPLICA STATUS", row, FACTS),
             ("SHOW SLAVE STATUS", old, replace(FACTS, version="5.7.44")),
@@ -139,7 +137,7 @@ def test_all_servers_tell_the_same_state(name: str, running: str) -> None:
 def test_a_channel_of_that_name_may_be_somebody_elses(change: dict[str, object]) -> None:
     """Whoever made it has another user, or would connect again by itself."""
     server = FakeServer({"SHOW REPLICA STATUS": [STATUS | change]})
-    state = channel_of(cast("Server", server), FACTS).state()
+    state = channel_of(target_of(FACTS, server)).state()
     assert state is not None
     assert not state.ours
 
@@ -153,7 +151,7 @@ def left_behind(*workers: tuple[str, int]) -> FakeServer:
 def test_the_order_of_the_history_tells_how_far_workers_came() -> None:
     """Not that of the lineages' ids, nor that of the binlogs' names."""
     server = left_behind((f"{PARENT}.b.000009", 9500), (f"{CHILD}.b.000001", 400))
-    channel = channel_of(cast("Server", server), FACTS)
+    channel = channel_of(target_of(FACTS, server))
     there = channel.reached([PARENT, CHILD])
     assert there is not None
     assert (there.lineage, str(there)) == (CHILD, "b.000001:400")
@@ -165,14 +163,14 @@ def test_the_order_of_the_history_tells_how_far_workers_came() -> None:
 def test_a_place_of_an_unknown_lineage_is_not_passed_over() -> None:
     """What may have been applied there is not applied again."""
     server = left_behind((f"{PARENT}.b.000009", 9500), (f"{CHILD}.b.000001", 400))
-    there = channel_of(cast("Server", server), FACTS).reached([PARENT])
+    there = channel_of(target_of(FACTS, server)).reached([PARENT])
     assert there is not None
     assert there.lineage == CHILD
 
 
 def test_workers_of_a_mariadb_keep_the_order_of_one_domain() -> None:
     """Where the plan has several domains, one transaction comes after the other."""
-    channel = channel_of(cast("Server", FakeServer({})), MARIADB)
+    channel = channel_of(target_of(MARIADB, FakeServer({})))
     assert channel.keeps_order(plan_of("0-1-5,0-2-7", 5, "mariadb"))
     assert not channel.keeps_order(plan_of("0-1-5,3-1-7", 5, "mariadb"))
     assert channel.one_by_one == 0

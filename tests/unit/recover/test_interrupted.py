@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,11 +12,10 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Start
 from binlog2s3.recover.target import TargetFacts
-from binlog2s3.server.connection import Server
 from lab import pitr_examples
 from tests import documents
 from tests.documents import like
-from tests.unit.recover.fake_server import FakeServer, fake, note_of
+from tests.unit.recover.fake_server import FakeServer, note_of, target_of
 from tests.unit.recover.test_channel import CHILD, PARENT, left_behind
 from tests.unit.recover.test_target import FACTS
 
@@ -39,7 +38,7 @@ def standing(
         "Uptime": [{"Value": str(up_seconds)}],
         "gtid_slave_pos": [{"it": position}],
     }
-    return Standing(fake(answers), facts)
+    return Standing(target_of(facts, answers))
 
 
 def test_where_the_note_says() -> None:
@@ -58,7 +57,7 @@ def test_an_interrupted_run_goes_on_in_the_lineage_that_comes_last() -> None:
     server.answers = {**note_of(ANONYMOUS, MARK), **server.answers}
     parent = like(documents.LINEAGE, id=PARENT)
     child = like(documents.LINEAGE, id=CHILD, parent=documents.parent_of(PARENT))
-    found = Standing(cast("Server", server), ANONYMOUS).start("x", [child, parent])
+    found = Standing(target_of(ANONYMOUS, server)).start("x", [child, parent])
     assert found == Start(place=FilePosition(BinlogName.parse("b.000001"), 400), lineage=CHILD)
 
 
@@ -115,7 +114,7 @@ def test_settings_that_a_killed_run_changed_are_restored() -> None:
             "@@global.slave_ddl_exec_mode AS": [{"it": "STRICT"}],
         }
     )
-    Standing(cast("Server", server), MARIADB).put_away()
+    Standing(target_of(MARIADB, server)).put_away()
     assert [one for one in server.asked if one.startswith("SET @@global")] == [
         "SET @@global.slave_ddl_exec_mode = %s"
     ]

@@ -18,11 +18,10 @@ from binlog2s3.recover.one_table import (
     watched,
 )
 from binlog2s3.recover.view import Result, proof_lines
-from binlog2s3.server.connection import Server
 from lab import pitr_examples
 from tests.binlog_writer import BinlogWriter, query_body
 from tests.unit.binlog.test_content import status_of
-from tests.unit.recover.fake_server import NOTE_DATABASE, FakeServer, Rows, fake, note_of
+from tests.unit.recover.fake_server import NOTE_DATABASE, FakeServer, Rows, fake, note_of, target_of
 from tests.unit.recover.test_interrupted import MARK
 from tests.unit.recover.test_target import FACTS
 
@@ -282,7 +281,7 @@ def examined(
     found = OnlyTables(ORDERS, plan, stream_of(binlog(*statements)))
     server = fake({**(answers or {}), **HERE, **NAMES, **(answers or {})})
     begins = MariadbGtidList.parse(state) if state is not None else None
-    found.ask(server, MARIADB if maria else FACTS, begins)
+    found.ask(target_of(MARIADB if maria else FACTS, server), begins)
     return found, [f"{one}; {one.hint}" for one in found.refusals]
 
 
@@ -303,7 +302,7 @@ def test_statements_of_other_tables_leave_a_doubt() -> None:
         found, refusals = examined("ALTER TABLE orders ADD a INT", text)
         assert refusals == []
         assert "views, triggers and functions" in found.doubt
-        result = Result(how="replication", gtids=None, doubt=found.doubt)
+        result = Result(how="replication", gtids=None, doubts=(found.doubt,))
         assert [line for line, _ in proof_lines(result)] == [f"not proved: {found.doubt}"]
     found, _ = examined("UPDATE active SET v = 1")
     assert "nothing in these binlogs names shop.orders" in found.unsafe
@@ -387,7 +386,7 @@ def test_what_is_no_scratch_server() -> None:
     assert "has replicated 0-1-7" in said
     assert examined("TRUNCATE orders", answers=answers, state="0-1-7", maria=True)[1] == []
     found = OnlyTables(ORDERS, pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders")))
-    found.ask(fake({**HERE, **NAMES}), replace(FACTS, version="5.7.44"), None)
+    found.ask(target_of(replace(FACTS, version="5.7.44"), {**HERE, **NAMES}), None)
     assert "cannot filter one channel" in str(found.refusals[0])
 
 
@@ -416,12 +415,12 @@ def test_a_name_that_nothing_has() -> None:
     found = OnlyTables(
         (("shop", "ordres"),), pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders"))
     )
-    found.ask(fake(NAMES), FACTS, None)
+    found.ask(target_of(FACTS, NAMES), None)
     assert "does not show a table shop.ordres" in str(found.refusals[0])
 
 
 def marked(names: str) -> Standing:
-    return Standing(fake(note_of(FACTS, None, only_tables=names)), FACTS)
+    return Standing(target_of(FACTS, note_of(FACTS, None, only_tables=names)))
 
 
 @pytest.mark.parametrize("names", ['["shop.orders"]', "[]", "nonsense", '{"a": 1}', "[1]"])
@@ -445,7 +444,7 @@ def test_the_mark_comes_before_the_first_event() -> None:
             "Uptime": [{"Value": "60"}],
         }
     )
-    one = Standing(cast("Server", server), FACTS)
+    one = Standing(target_of(FACTS, server))
 
     def fail() -> None:
         with one.noted(pitr_examples.PLAN, "x", ("shop.orders",), is_untouched=lambda: False):
@@ -464,6 +463,6 @@ def test_the_mark_outlives_the_note() -> None:
         ("", f"DROP DATABASE {NOTE_DATABASE}"),
     ):
         server = FakeServer(note_of(FACTS, MARK, only_tables=names))
-        Standing(cast("Server", server), FACTS).put_away()
+        Standing(target_of(FACTS, server)).put_away()
         changes = [one for one in server.asked if one.startswith(("DROP", "UPDATE"))]
         assert changes[-1].startswith(expected)

@@ -18,7 +18,7 @@ from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.login import Login
 from lab import pitr_examples
 from tests.login import ROOT
-from tests.unit.recover.fake_server import fake
+from tests.unit.recover.fake_server import target_of
 from tests.unit.recover.test_target import FACTS, UUID_A
 
 LOGIN = replace(ROOT, port=3307, user="me", connect_timeout=5.0, prefix="target")
@@ -47,9 +47,9 @@ def found(
     **answers: list[dict[str, object]],
 ) -> list[RecoveryError]:
     rows = [{"Variable_name": name, "Value": value} for name, value in settings.items()]
-    server = fake({**answers, "SHOW GLOBAL VARIABLES LIKE": [], "SHOW GLOBAL VARIABLES": rows})
+    said = {**answers, "SHOW GLOBAL VARIABLES LIKE": [], "SHOW GLOBAL VARIABLES": rows}
     begins = MariadbGtidList.parse(state) if state is not None else None
-    return list(obstacles(server, facts, plan, server_ids={1}, state=begins))
+    return list(obstacles(target_of(facts, said), plan, server_ids={1}, state=begins))
 
 
 def test_nothing_stands_against_it() -> None:

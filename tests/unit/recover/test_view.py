@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -133,6 +134,11 @@ def test_a_page_can_always_be_printed(table: str, statement: str, us: int) -> No
     assert found["result"]["gtids"] == f"{UUID}:1-48212"
 
 
+def printed_of(result: Result) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(printed(PrintedRecovery, whole(PLAN, ABOUT, result)))
+    return found["result"]  # type: ignore[no-any-return]
+
+
 def test_results_in_words() -> None:
     """What was applied or written where, what was proved, and what the target has now."""
 
@@ -149,13 +155,15 @@ def test_results_in_words() -> None:
         f"proved: {gtids}, no more and no less{unchecked}",
     ]
     anonymous = replace(RESULT, gtids=None, proved="", stands_at=PLAN.stop)
-    stands, proof = shown(anonymous)[1:]
+    (stands,) = shown(anonymous)[1:]
     place = f"{PLAN.stop.lineage} --from-binlog mysql-bin.000042 --from-position 1234567"
     assert stands.endswith(f"now; to continue from there: --from-lineage {place}")
-    assert proof.endswith(f"the target keeps no GTIDs that tell what was applied{unchecked}")
+    doubted = replace(anonymous, doubts=("of one reason", "of another"))
+    last = ["not proved: of one reason", f"not proved: of another{unchecked}"]
+    assert shown(doubted)[2:] == last, "all of them are told"
+    assert printed_of(doubted)["doubts"] == ["of one reason", "of another"]
     mariadb = shown(replace(anonymous, gtid_slave_pos=MariadbGtidList.parse("0-7-6")))
     assert mariadb[1].startswith("gtid_slave_pos 0-7-6 in the target shows that it is at mysql-bin")
-    assert "tells only the last transaction of each domain; the base backup" in mariadb[2]
     assert shown(Result(how="nothing")) == ["nothing to do: the target has all of it"]
     written = Result(how="output-dir", where="/d", transactions=1, size=5)
     assert shown(written) == ["written to /d: 1 transaction, 5 B"]

@@ -22,7 +22,7 @@ from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.backup import start_of_registered
-from binlog2s3.recover.model import Plan
+from binlog2s3.recover.model import Plan, Request
 from binlog2s3.recover.reach import BackupReach, choose, is_ahead
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.retain.backup import add, reaches_of_backup, remove
@@ -112,7 +112,7 @@ def test_the_newest_backup_that_reaches_a_goal_is_chosen() -> None:
     snapshot = bucket().snapshot()
     backups = [by_gtids(3), by_gtids(14, days=1), by_gtids(40, days=2)]
     for goal, number in ((Latest(), 2), (ToTime(US + 20_000_000, "then"), 1)):
-        backup, plan = choose(backups, goal, snapshot, None)
+        backup, plan = choose(backups, Request(goal=goal), snapshot)
         assert isinstance(plan, Plan)
         assert backup == backups[number]
 
@@ -124,7 +124,7 @@ def test_the_nearest_backup_says_why_a_goal_cannot_be_reached() -> None:
     backups = [replace(by_gtids(9, days=day), gtid_set=wrong) for day in range(3)]
     second = ToTime(us_of(TIME) + 30 * 3600 * 1_000_000, "the second day")
     for goal, number in ((Latest(), 2), (ToTime(0, "the epoch"), 0), (second, 1)):
-        backup, why = choose(backups, goal, snapshot, None)
+        backup, why = choose(backups, Request(goal=goal), snapshot)
         assert backup == backups[number]
         assert "not in the archive" in str(why)
 

@@ -19,7 +19,7 @@ from binlog2s3.config.goal import Latest
 from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import RecoveryError
 from binlog2s3.output import Plain
-from binlog2s3.recover.model import Base
+from binlog2s3.recover.model import Base, Request
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import choose
 from binlog2s3.recover.snapshot import Snapshot
@@ -160,7 +160,7 @@ def test_a_backup_whose_gtids_are_not_those_of_its_place_reaches_nothing() -> No
     wrong = replace(by_gtids(1), binlog=NAMES[0], position=end)
     (reach,) = reaches_of_backup(wrong, store.snapshot())
     assert "contradicts itself" in reach.why
-    _, why = choose([wrong], Latest(), store.snapshot(), None)
+    _, why = choose([wrong], Request(goal=Latest()), store.snapshot())
     assert "contradicts itself" in str(why)
     right = replace(wrong, gtid_set=f"{UUID_A}:1-2")
     assert reaches_of_backup(right, store.snapshot())[0].is_complete

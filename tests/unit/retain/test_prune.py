@@ -133,7 +133,7 @@ class World(Archive):
         """What `pitr --to-time` does without a target."""
         snapshot, goal = self.snapshot(), ToTime(at_us, "then")
         backups = registered(Catalog(self, LAYOUT))
-        _, found = choose(backups, goal, snapshot, None)
+        _, found = choose(backups, Request(goal=goal), snapshot)
         if isinstance(found, Plan):
             return found
         return make(Request(goal=goal, start=start_of_registered(backups[0], "mysql")), snapshot)

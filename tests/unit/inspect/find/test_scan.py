@@ -582,8 +582,8 @@ def tied(hits: Sequence[Hit]) -> dict[int, tuple[str, str, int | None, bool]]:
         numbers([hit])[0]: (
             hit.link.two_phase.phase,
             hit.link.state,
-            int(hit.link.transaction.gtid.split(":")[1])
-            if hit.link.transaction and hit.link.transaction.gtid
+            int(hit.link.other.transaction.gtid.split(":")[1])
+            if hit.link.other and hit.link.other.transaction.gtid
             else None,
             hit.match.certain,
         )
@@ -631,11 +631,7 @@ def test_a_prepared_transaction_is_told_with_what_became_of_it(
             found = {gno: one for gno, one in found.items() if one[0] != "rollback"}
         assert found == expected, ends
         for hit in hits:
-            if (
-                hit.link is not None
-                and hit.link.transaction
-                and hit.link.two_phase.phase != "rollback"
-            ):
+            if hit.link is not None and hit.link.other and hit.link.two_phase.phase != "rollback":
                 assert [(c.table, c.rows) for c in hit.content.changes] == [("shop.orders", 3)]
 
 
@@ -760,7 +756,7 @@ def test_the_phases_of_an_alter_are_told_apart() -> None:
             and (
                 hit.link.two_phase.phase,
                 hit.link.state,
-                hit.link.transaction and hit.link.transaction.gtid,
+                hit.link.other and hit.link.other.transaction.gtid,
             ),
             hit.match.certain,
         )

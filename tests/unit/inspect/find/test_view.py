@@ -5,10 +5,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import pytest
 
+from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase, Xid
 from binlog2s3.binlog.events import Phase
 from binlog2s3.binlog.names import BinlogName
@@ -16,6 +18,7 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import (
     Criteria,
+    FoundPhase,
     Hit,
     Match,
     PhaseLink,
@@ -140,8 +143,9 @@ def test_what_became_of_the_phases(
 ) -> None:
     """Each with the other one, in a field of its own; an XA COMMIT has no changes to be named."""
     two_phase = TwoPhase(phase, name)
+    known = cast("Facts", SimpleNamespace(name=HIT.binlog))
     at = replace(HIT.transaction, gtid=other)
-    link = PhaseLink(two_phase, state, HIT.binlog, at) if other else PhaseLink(two_phase, state)
+    link = PhaseLink(two_phase, state, FoundPhase(known, at, two_phase) if other else None)
     match = Match(found=True, certain=bool(other) and state == "committed")
     hit = replace(HIT, content=Content(two_phase=two_phase), match=match, link=link)
     lines = printed(hit)
