@@ -268,9 +268,9 @@ class NotedSpool(Spool):
         with self.noting("cut"):
             super().cut(path, end)
 
-    def note_claim(self, source: str, target: str, rank: Any) -> None:
+    def note_claim(self, rank: Any) -> None:
         with self.noting("note the claim"):
-            super().note_claim(source, target, rank)
+            super().note_claim(rank)
 
 
 def nothing_to_doubt(known_end: KnownEnd) -> NoReturn:
@@ -332,7 +332,6 @@ class Starting(Startup):
             store=self._store,
             layout=self._layout,
             spool=self._spool,
-            target=self._config.target,
             interval_seconds=self._config.stream.heartbeat_interval,
             exits=False,
             reach=lambda: shown.facts().uuid,
@@ -342,7 +341,7 @@ class Starting(Startup):
         )
         self.vacancy = bystander.wait()
         self._spool.drop_prefixes()
-        found = find(self._store, self._layout, self._spool, self._config.target, self._grid)
+        found = find(self._store, self._layout, self._spool, self._grid)
         return self._begin(AsServer(shown), found, None)  # type: ignore[arg-type]
 
 
@@ -457,7 +456,7 @@ class Process(Loop):
         self.rounds = 0
         self._life = life(self)
         made = config(directory, part)
-        self._spool = spool = NotedSpool(directory)
+        self._spool = spool = NotedSpool(directory, source=made.stream.source, target=made.target)
         spool.noting = noting
         spool.may_release = lambda lineage, name: LAYOUT.entry(lineage, name) in store.objects
         self._stop = stop = Quiet(clock)
@@ -489,7 +488,6 @@ class Process(Loop):
             store=store,
             layout=self._layout,
             spool=spool,
-            target=made.target,
             interval_seconds=made.stream.heartbeat_interval,
             progress=self._progress,
             uploads=self._uploads,

@@ -107,7 +107,6 @@ class Loop:
             store=self._store,
             layout=layout,
             spool=spool,
-            target=config.target,
             interval_seconds=config.stream.heartbeat_interval,
             progress=self._progress,
             uploads=self._uploads,

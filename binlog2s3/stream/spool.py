@@ -224,15 +224,20 @@ def _alone(
 class Spool:
     """The spool directory, held by a lock from construction until `close`.
 
-    A run is live from `begin` to `end`: mysqlbinlog writes into its directory, which stays. Any
-    thread may call its methods. `limits`: how much it may take, and what it leaves free.
+    It is of one `source` and of one `target`, the archive's URL. A run is live from `begin` to
+    `end`: mysqlbinlog writes into its directory, which stays. Any thread may call its methods.
+    `limits`: how much it may take, and what it leaves free.
 
     Raises SpoolError if it cannot be made, written to, is another user's, or is held by another
     streamer.
     """
 
-    def __init__(self, directory: Path, limits: SpoolLimits = _DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, directory: Path, limits: SpoolLimits = _DEFAULT_LIMITS, *, source: str, target: str
+    ) -> None:
         self.directory = directory
+        self.source = source
+        self.target = target
         self._limits = limits
         self.mutex = threading.RLock()
         self.is_closed = False
@@ -292,8 +297,21 @@ class Spool:
         self._live.add(run.directory)
         return run
 
-    def started(self, facts: RunFacts, start: Callable[[SpoolRun], T]) -> tuple[SpoolRun, T]:
-        """A new run, and the mysqlbinlog that `start` has started for it; no run if it fails."""
+    def started(
+        self, server_uuid: str, binlog: BinlogName, position: int, start: Callable[[SpoolRun], T]
+    ) -> tuple[SpoolRun, T]:
+        """A new run, of which nothing is proved, and the mysqlbinlog that `start` starts for it.
+
+        No run if that fails.
+        """
+        facts = RunFacts(
+            source=self.source,
+            target=self.target,
+            server_uuid=server_uuid,
+            binlog=str(binlog),
+            position=position,
+            lineage=PROBE,
+        )
         run = self.begin(facts)
         try:
             return run, start(run)
@@ -320,18 +338,18 @@ class Spool:
         """Write run.json, all of it or not at all."""
         self._write(run.directory / _RUN, asdict(run.facts))
 
-    def note_claim(self, source: str, target: str, rank: Rank) -> None:
+    def note_claim(self, rank: Rank) -> None:
         """Record, before the claim, which writer this streamer is about to become."""
-        claim = {"source": source, "target": target, "generation": rank[0], "token": rank[1]}
-        self._write(self.directory / _CLAIM, claim)
+        of = {"source": self.source, "target": self.target}
+        self._write(self.directory / _CLAIM, {**of, "generation": rank[0], "token": rank[1]})
 
     @staticmethod
     def _write(path: Path, fields: Mapping[str, object]) -> None:
         with as_spool_error(path):
             write_json(path, {"format": 1, **fields})
 
-    def last_claim(self, source: str, target: str) -> Rank | None:
-        """The writer that the streamer on this spool last was, for this source and target.
+    def last_claim(self) -> Rank | None:
+        """The writer that the streamer on this spool last was; None if of another source or target.
 
         A record that cannot be read is logged and counts as none. The start then waits until that
         writer has been silent for long enough.
@@ -345,7 +363,7 @@ class Spool:
                 return None
         try:
             claim = json.loads(data)
-            if (claim["source"], claim["target"]) != (source, target):
+            if (claim["source"], claim["target"]) != (self.source, self.target):
                 return None
             return (int(claim["generation"]), str(claim["token"]))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

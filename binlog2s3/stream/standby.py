@@ -121,7 +121,6 @@ class StandbyLoop:
         store: Store,
         layout: Layout,
         spool: Spool,
-        target: str,
         interval_seconds: float,
         exits: bool,
         reach: Callable[[], str],
@@ -137,7 +136,7 @@ class StandbyLoop:
         self._refuses = refuses
         self._stop = stop
         self._clock = clock
-        self._detector = FailureDetector(spool.last_claim(layout.source, target))
+        self._detector = FailureDetector(spool.last_claim())
         self._seen: SeenWriter | None = None
         self._sizes: dict[str, dict[BinlogName, int]] = {}
         self._due = 0.0

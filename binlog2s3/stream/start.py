@@ -124,7 +124,6 @@ def find(
     store: Store,
     layout: Layout,
     spool: Spool,
-    target: str,
     grid: Grid,
     ahead: Histories | None = None,
 ) -> StartState:
@@ -133,7 +132,7 @@ def find(
     `ahead`: what was read already, if nobody can have written since.
     """
     runs = spool.runs()
-    check_spool(runs, layout.source, target)
+    check_spool(runs, spool.source, spool.target)
     read = ahead if ahead is not None else histories(store, layout)
     catalog, lineages = read.catalog, read.lineages
     known = current_end(catalog, lineages, read.turn)
@@ -556,7 +555,6 @@ class Startup:
             store=self._store,
             layout=self._layout,
             spool=self._spool,
-            target=self._config.target,
             interval_seconds=stream.heartbeat_interval,
             exits=stream.exit_on_other_writer,
             reach=reach,
@@ -682,8 +680,7 @@ class Startup:
         with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
             try:
-                target, grid = self._config.target, self._grid
-                found = find(self._store, self._layout, spool, target, grid, ahead)
+                found = find(self._store, self._layout, spool, self._grid, ahead)
             except StoreError as error:
                 if unheard is None or self.passes(error):
                     raise

@@ -118,7 +118,6 @@ class Writer:
         store: Store,
         layout: Layout,
         spool: Spool,
-        target: str,
         interval_seconds: float,
         progress: Callable[[Heartbeat], Heartbeat],
         uploads: Uploader,
@@ -131,7 +130,6 @@ class Writer:
         self._layout = layout
         self._beats = 0
         self._spool = spool
-        self._target = target
         self._progress = progress
         self._uploads = uploads
         self._stop = stop
@@ -181,7 +179,7 @@ class Writer:
         generation = _after(last[0], self._layout.writer(*last))
         self._me = replace(self._me, generation=generation)
         try:
-            self._spool.note_claim(self._layout.source, self._target, self._me.rank)
+            self._spool.note_claim(self._me.rank)
         except SpoolError as error:  # a full disk, for example: a restart after kill -9 waits
             _log.warning("the claim could not be recorded", error=error)
         self._put(store)

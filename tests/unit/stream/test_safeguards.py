@@ -67,6 +67,7 @@ from tests.memory_store import MemoryStore
 from tests.process import Clock, Process, Shown
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer, World
 from tests.unit.stream import builders
+from tests.unit.stream.builders import spool_in
 from tests.waiting import wait_until
 
 KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
@@ -681,7 +682,6 @@ def test_a_new_writer_carries_on_what_was_proved(spool: Spool) -> None:
         store=store,
         layout=layout,
         spool=spool,
-        target="t",
         interval_seconds=30.0,
         progress=lambda beat: replace(
             beat, lineage=BEAT.lineage, server_uuid=UUID_A, durable=known, covered_until=None
@@ -782,7 +782,7 @@ def test_a_client_whose_credentials_were_refused_is_dropped() -> None:
 
 def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     """Nobody listens at the source's address: whoever writes there is not disturbed."""
-    store, spool = Together(), Spool(tmp_path)
+    store, spool = Together(), spool_in(tmp_path)
     plain: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
     given = {"host": "127.0.0.1", "port": 1, "user": "repl", "connect_timeout": 10}
     mysql = MysqlConfig(**{**plain, **given})
@@ -849,12 +849,12 @@ def test_a_refused_start_claims_only_for_what_its_spool_alone_has(
     world.source.write(300)
     world.work(before)
     world.stop(before)
-    spool = Spool(world.directory / "new")
+    spool = Spool(world.directory / "new", source=LAYOUT.source, target=RUN.target)
     if spooled:
-        facts = replace(RUN, source=LAYOUT.source, target="s3://b/p", lineage=LINEAGE)
+        facts = replace(RUN, source=LAYOUT.source, lineage=LINEAGE)
         world.source.write(300)
         (spool.begin(facts).directory / str(FIRST)).write_bytes(world.source.data(FIRST))
-    found = find(world.store, LAYOUT, spool, "s3://b/p", Grid(100))
+    found = find(world.store, LAYOUT, spool, Grid(100))
     assert [track.name for track in found.tracks] == [FIRST]
     config: Any = SimpleNamespace(
         s3=SimpleNamespace(prefix=LAYOUT.prefix, part_size=100),
@@ -935,7 +935,7 @@ class Asked:
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Any]:
     """One that neither runs nor asks by itself; `watch` is what the watch says."""
-    spool = Spool(tmp_path)
+    spool = spool_in(tmp_path)
     watch = SimpleNamespace(
         source_state=SimpleNamespace(stranger="", behind=0, position=None, error=None),
         heard_at=time.monotonic() + 1000,

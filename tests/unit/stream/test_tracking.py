@@ -20,14 +20,13 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import ObjectInfo
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.job import Look
-from binlog2s3.stream.spool import Spool, SpoolRun
+from binlog2s3.stream.spool import SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.waiting import Stop
@@ -36,7 +35,7 @@ from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
-from tests.unit.stream.builders import RUN, name
+from tests.unit.stream.builders import RUN, name, spool_in
 
 LAYOUT = Layout("p", "orders")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +61,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.store = MemoryStore(min_part_bytes=1)
-        self.spool = Spool(directory, SpoolLimits(min_free_bytes=0))
+        self.spool = spool_in(directory)
         self.looks = 0
         self.told: list[datetime] = []
         self.turns: list[tuple[str, int]] = []

@@ -42,7 +42,6 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
         store=store,
         layout=LAYOUT,
         spool=spool,
-        target="s3://b/p",
         interval_seconds=30.0,
         progress=lambda beat: replace(beat, state="idle", server_uuid=BEAT.server_uuid),
         uploads=SimpleNamespace(hand_in=lambda _: None, plants=plants),  # type: ignore[arg-type]
@@ -143,9 +142,9 @@ def test_a_claim_is_recorded_in_the_spool_before_it_is_put(spool: Spool) -> None
     with pytest.raises(StoreError):
         one.claim(store)
     (rank,) = Catalog(store, LAYOUT).writers()
-    assert spool.last_claim("orders", "s3://b/p") == rank
+    assert spool.last_claim() == rank
     one.claim(store, Vacancy(why="nobody writes"))
-    assert max(Catalog(store, LAYOUT).writers()) == spool.last_claim("orders", "s3://b/p")
+    assert max(Catalog(store, LAYOUT).writers()) == spool.last_claim()
 
 
 def test_a_full_disk_does_not_keep_a_writer_from_its_claim(spool: Spool) -> None:
@@ -178,7 +177,7 @@ def test_a_claim_needs_its_vacancy(spool: Spool, how: str) -> None:
     with pytest.raises(SupersededError):
         one.claim(store, vacancy)
     assert set(store.objects) == before
-    assert spool.last_claim("orders", "s3://b/p") is None
+    assert spool.last_claim() is None
     one.claim(store)  # --take-over
 
 
