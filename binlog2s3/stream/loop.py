@@ -34,7 +34,7 @@ from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
-from binlog2s3.stream.reporter import Pulse, Reporter, position_of
+from binlog2s3.stream.reporter import Pulse, Reporter
 from binlog2s3.stream.resume import Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import Watch
@@ -312,7 +312,6 @@ class Loop:
         return _NAME_SECONDS
 
     def _progress(self, beat: Heartbeat) -> Heartbeat:
-        source_state, newest = self._watch.source_state, self._tracking.newest
         status = None
         if self._board is None:
             now = self.status()
@@ -323,11 +322,11 @@ class Loop:
         return replace(
             beat,
             state=now.state,
-            lineage=newest.lineage.id if newest is not None else None,
+            lineage=now.lineage,
             server_uuid=self._tracking.server_uuid or self._begun.server_uuid,
-            durable=newest.durable if newest is not None and newest.grows else None,
-            server=position_of(source_state),
-            covered_until=self._tracking.covered_until(newest),
+            durable=now.durable,
+            server=now.server.position,
+            covered_until=now.covered_until,
             status=without_gtids(status) if status is not None else None,
             time_zone=self._tracking.time_zone,
             unlogged=self._tracking.unlogged,

@@ -549,6 +549,7 @@ class Runs:
         """Bring in what is there, for so long or until `stop` is set."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
+            self.pressure.look()
             self._go_on(min(left, _POLL_SECONDS))
 
     def round(self, wait_seconds: float) -> bool:

@@ -19,7 +19,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -103,6 +103,10 @@ class Room:
                 f"below {self.min_free} (min_free_bytes)"
             )
         return "; ".join(wrong)
+
+    def without(self, passing: int) -> "Room":
+        """The same, without bytes that do not count, such as those of an incomplete event."""
+        return replace(self, used=max(0, self.used - passing))
 
     @property
     def lacks_free_space(self) -> bool:
@@ -483,16 +487,15 @@ class Spool:
             return _used_bytes(self.directory)
 
     @_alone
-    def room(self, passing: int = 0) -> Room:
+    def room(self) -> Room:
         """See `room_of`."""
-        return room_of(self.directory, self._limits, passing)
+        return room_of(self.directory, self._limits)
 
 
-def room_of(directory: Path, limits: SpoolLimits, passing: int = 0) -> Room:
+def room_of(directory: Path, limits: SpoolLimits) -> Room:
     """How much a spool takes and how much is free, with the limits. Raises SpoolError.
 
-    `passing`: bytes that do not count, such as those of an incomplete event. At least 1 MiB is to
-    be kept free, whatever was asked for: on a full disk nothing works.
+    At least 1 MiB is to be kept free, whatever was asked for: on a full disk nothing works.
     """
     with as_spool_error(directory):
         used, space = _used_bytes(directory), os.statvfs(directory)
@@ -500,7 +503,7 @@ def room_of(directory: Path, limits: SpoolLimits, passing: int = 0) -> Room:
     if min_free is None:
         min_free = default_min_free(space.f_blocks * space.f_frsize)
     return Room(
-        used=max(0, used - passing),
+        used=used,
         free=space.f_bavail * space.f_frsize,
         max_bytes=limits.max_bytes,
         min_free=max(min_free, _LEAST_FREE),

@@ -244,12 +244,8 @@ class Tracking:
             return None
         return newest.until
 
-    def seen(self, position: ServerPosition, *, is_read: bool = True) -> None:
-        """Note the source's position, if it is the lineage's own server. Called by the watch.
-
-        `is_read`: whether a run reads it now. If not, its position may be of another history, after
-        a RESET.
-        """
+    def seen(self, position: ServerPosition, *, is_read: bool) -> None:
+        """Note the source's position, if it is the lineage's own server. Called by the watch."""
         coverage = self.coverage
         if position.uuid != self.server_uuid:
             return

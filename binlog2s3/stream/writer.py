@@ -324,7 +324,6 @@ class Writer:
                 at=datetime.now(UTC),
                 state="stopped" if self._has_stopped else state or now.state,
                 durable=self._furthest(now),
-                covered_until=self.furthest_covered(now.lineage, now.covered_until),
             )
             self._has_stopped |= state == "stopped"
             info = store.put(self._layout.writer(*self._me.rank), self._me.fitting.to_json())

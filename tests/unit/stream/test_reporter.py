@@ -16,7 +16,7 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.timing import DEFAULT
-from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
+from binlog2s3.errors import SourceError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Purge, Status, Totals, UploadStatus
 from binlog2s3.stream.board import Board
@@ -68,7 +68,6 @@ class Parts:
         self.counts = Counts()
         self.pulse = Pulse()
         self.stop = Stop()
-        self.disk: Room | SpoolError = Room(used=7, free=100, max_bytes=None, min_free=5)
         self.archived = {name(1), name(2)}
         self.coverage: Any = SimpleNamespace(
             durable=Position(
@@ -85,7 +84,9 @@ class Parts:
         )
         self.runs: Any = SimpleNamespace(
             reached=lambda: FilePosition(name(3), 500),
-            pressure=SimpleNamespace(paused=False),
+            pressure=SimpleNamespace(
+                paused=False, room=Room(used=7, free=100, max_bytes=None, min_free=5)
+            ),
             run=SimpleNamespace(child=SimpleNamespace(pid=77)),
             is_running=True,
             is_reading=True,
@@ -112,7 +113,7 @@ class Parts:
             made,
             store=None,
             layout=None,
-            spool=SimpleNamespace(room=self._room),
+            spool=None,
             workers=InlineWorkers(4),
             stop=self.stop,
             clock=lambda: self.now,
@@ -136,11 +137,6 @@ class Parts:
         """A request of this thread has failed, and is repeated."""
         self.counts.failed(error)
         self.pulse.failed(now)
-
-    def _room(self) -> Room:
-        if isinstance(self.disk, SpoolError):
-            raise self.disk
-        return self.disk
 
     def answer(self, number: int = 3, offset: int = 500, gtids: str = f"{UUID}:1-9") -> None:
         """The source tells its position."""
@@ -426,14 +422,12 @@ def test_the_end_and_another_writer() -> None:
     assert parts.told == ("standby", [])
 
 
-def test_a_spool_that_cannot_be_looked_at_is_shown_as_it_was() -> None:
-    """And before it could ever be, not at all."""
+def test_a_spool_that_was_never_measured_is_not_shown() -> None:
+    """Not as one that takes nothing."""
     parts = Parts()
-    seen = Room(used=9, free=1, max_bytes=20, min_free=5)
-    for disk, used in ((SpoolError("gone"), None), (seen, 9), (SpoolError("gone"), 9)):
-        parts.disk = disk
-        parts.go(2)
-        assert (parts.status.spool.bytes if parts.status.spool else None) == used
+    assert parts.status.spool is not None
+    parts.runs.pressure.room = None
+    assert parts.status.spool is None
 
 
 def test_before_the_source_and_the_lineage_are_known() -> None:
@@ -584,13 +578,30 @@ def test_a_source_is_known_as_far_as_it_was_read_or_is_durable(
         assert Loop._reached(loop) == place
 
 
-def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
-    """Whichever is later, and none in the future; the last commit is remembered."""
+def test_the_heartbeat_says_what_the_status_says() -> None:
+    """How far the stream is has one answer: a standby and a reader of the bucket get the same."""
     parts = Parts()
     parts.covered = TIME
-    newest = int((TIME + timedelta(seconds=5)).timestamp() * 1e6)
-    for parts.stock in (stock(newest_commit_us=newest), stock()):
-        parts.go(2)
+    tracking = SimpleNamespace(server_uuid=UUID, time_zone=None, unlogged=None, leaves_out=None)
+    loop: Any = SimpleNamespace(_board=None, status=parts.reporter.status, _tracking=tracking)
+    beat, status = Loop._progress(loop, BEAT), parts.status
+    assert (beat.lineage, beat.durable, beat.server, beat.covered_until) == (
+        parts.coverage.lineage.id,
+        parts.coverage.durable,
+        status.server.position,
+        TIME,
+    )
+    assert (beat.state, beat.server) == (status.state, beat.durable)
+    parts.coverage.grows = False  # another lineage may begin before what is durable of it
+    assert (Loop._progress(loop, BEAT).durable, parts.status.durable) == (None, None)
+
+
+def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
+    """Whichever is later, and none in the future."""
+    parts = Parts()
+    parts.covered = TIME
+    parts.stock = stock(newest_commit_us=int((TIME + timedelta(seconds=5)).timestamp() * 1e6))
+    parts.go(2)
     assert parts.status.latest == TIME + timedelta(seconds=5)
     parts.covered = TIME + timedelta(seconds=9)
     assert parts.status.latest == parts.covered

@@ -528,8 +528,10 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     """Of each history what was seen of it alone; not before all of the one before it is in."""
     assert bench.covered_until() is None
     begin(bench)
-    bench.tracking.seen(seen(1, 10))
-    bench.tracking.seen(replace(seen(1, 99), uuid=UUID_B))  # a stranger's says nothing of ours
+    bench.tracking.seen(seen(1, 10), is_read=True)
+    bench.tracking.seen(
+        replace(seen(1, 99), uuid=UUID_B), is_read=True
+    )  # a stranger's says nothing of ours
     assert bench.covered_until() is None
     bench.settle()
     assert bench.covered_until() == START + timedelta(seconds=10)
@@ -537,7 +539,7 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     bench.tracking.begin(UUID_B, "mysql", PARENT)
     assert bench.covered_until() == START + timedelta(seconds=10)  # the one that was left
     bench.admit(5, server_uuid=UUID_B)
-    bench.coverage.seen(seen(5, 20))
+    bench.coverage.seen(seen(5, 20), is_read=True)
     bench.settle(bench.lineage.id)  # the new history is in, the old one is not
     assert bench.coverage.until == START + timedelta(seconds=20)
     assert bench.covered_until() is None  # what was claimed of another one says nothing
@@ -550,7 +552,7 @@ def test_a_history_that_is_left_waits_for_the_one_before_it(bench: Bench) -> Non
     begin(bench)
     bench.tracking.begin(UUID_B, "mysql", PARENT)
     bench.admit(5, server_uuid=UUID_B)
-    bench.coverage.seen(seen(5, 20))
+    bench.coverage.seen(seen(5, 20), is_read=True)
     bench.settle(bench.lineage.id)
     assert bench.coverage.until == START + timedelta(seconds=20)
     bench.tracking.begin(UUID_A, "mysql", PARENT)
@@ -570,12 +572,12 @@ def test_what_a_binlog_has_gained_is_not_in_while_it_is_read_again(bench: Bench)
     assert durable is not None
     longer = binlog(1, more=1)
     at = replace(seen(1, 10), place=FilePosition(name(1), len(longer)))
-    bench.tracking.seen(at)
+    bench.tracking.seen(at, is_read=True)
     assert bench.covered_until() is None
     assert not coverage.has(name(1))
     bench.tracking.forget(first)
     bench.admit(1, longer)
-    bench.tracking.seen(at)
+    bench.tracking.seen(at, is_read=True)
     assert bench.covered_until() is None
     assert coverage.durable == durable
     assert not coverage.has(name(1))
@@ -802,7 +804,7 @@ def test_what_was_seen_counts_where_the_binlogs_show_nothing(
     assert bench.tracking.unlogged is None, "that is another server"
     bench.tracking.saw_no_binlog(UUID_A, name(newest) if newest else None)
     first.state = TrackState.CLOSED
-    bench.tracking.seen(at(2))
+    bench.tracking.seen(at(2), is_read=True)
     assert bench.tracking.unlogged is not None
     assert (bench.tracking.unlogged.first, bench.tracking.unlogged.last) == (name(2), name(2))
     bench.admit(2, binlog(2, started=True))
@@ -833,7 +835,7 @@ def test_a_server_that_still_writes_the_same_binlog_had_one_all_the_time(bench: 
     """Then nothing was left out."""
     begin(bench)
     bench.tracking.saw_no_binlog(UUID_A, name(1))
-    bench.tracking.seen(at(1))
+    bench.tracking.seen(at(1), is_read=True)
     assert bench.tracking.unlogged is None
 
 
@@ -851,7 +853,7 @@ def test_a_server_that_wrote_no_binlog_and_then_others_of_another_name(
         bench.witnessed[lineage.id] = bench.tracking.unlogged
         resumed(bench, None, 1)
     other = BinlogName("moved", 1)
-    bench.tracking.seen(replace(at(1), place=FilePosition(other, 9)))
+    bench.tracking.seen(replace(at(1), place=FilePosition(other, 9)), is_read=True)
     bench.tracking.begin(UUID_A, "mysql", parent_of(lineage.id, join=join))
     track = bench.track(bench.run(), 1, binlog(2, started=True))
     track.name = other
@@ -867,7 +869,7 @@ def test_the_lineage_after_it_has_seen_it_no_more(bench: Bench) -> None:
     """Its next restart is as ever."""
     begin(bench)
     bench.tracking.saw_no_binlog(UUID_A, name(1))
-    bench.tracking.seen(at(2))
+    bench.tracking.seen(at(2), is_read=True)
     parent = parent_of(bench.lineage.id, join="gap", unlogged=True)
     bench.tracking.begin(UUID_A, "mysql", parent)
     bench.admit(2, binlog(2, started=True))
