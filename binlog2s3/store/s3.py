@@ -439,23 +439,17 @@ class S3Store:
         number: int,
         source_key: str,
         *,
-        begin: int,
-        end: int,
-        whole: bool = False,
+        size: int,
     ) -> PartInfo:
-        named: dict[str, Any] = {} if whole else {"CopySourceRange": f"bytes={begin}-{end - 1}"}
         answer = self._ask(
             "upload_part_copy",
             key,
             UploadId=upload_id,
             PartNumber=number,
             CopySource={"Bucket": self._config.bucket, "Key": source_key},
-            **named,
         )
         result = needed(answer, "CopyPartResult")
-        return PartInfo(
-            number=number, size=end - begin, etag=etag_in(result), crc64=crc64_in(result)
-        )
+        return PartInfo(number=number, size=size, etag=etag_in(result), crc64=crc64_in(result))
 
     def complete_upload(
         self,
