@@ -150,7 +150,7 @@ class MemoryClient:
         **_: Any,
     ) -> Answer:
         if Delimiter:
-            names = [*self.store.list_names(Prefix, delimiter=Delimiter)]
+            names = [*self.store.list_names(Prefix)]
             folders = [{"Prefix": Prefix + n} for n in names if n.endswith(Delimiter)]
             objects = [{"Key": Prefix + n} for n in names if not n.endswith(Delimiter)]
             return self._answer(KeyCount=len(names), Contents=objects, CommonPrefixes=folders)

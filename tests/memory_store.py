@@ -224,13 +224,13 @@ class MemoryStore:
 
         yield from self._do("list", act, prefix)
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         """See Store."""
 
         def act() -> Iterable[str]:
             names: dict[str, None] = {}
             for key in self._keys(prefix):
-                name, found, _ = key.removeprefix(prefix).partition(delimiter)
+                name, found, _ = key.removeprefix(prefix).partition("/")
                 names[name + found] = None
             return names
 

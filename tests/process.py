@@ -476,6 +476,7 @@ class Process(Loop):
         self._uploads = self.uploads = AtOnce(
             made,
             store=store,
+            bodies=store,
             layout=self._layout,
             spool=spool,
             workers=self._workers,

@@ -220,6 +220,7 @@ class Streamer:
         self.uploader = Uploader(
             config(directory, part, flush_interval),
             store=store,
+            bodies=store,
             layout=LAYOUT,
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]

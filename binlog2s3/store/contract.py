@@ -398,7 +398,7 @@ class Store(Protocol):
         All pages, without checksums: a listing has none.
         """
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         """The next level of the keys below `prefix`, each once, in order: names and `folders/`.
 
         `list_names("p/")` over p/a, p/b/1 and p/b/2 gives "a" and "b/".

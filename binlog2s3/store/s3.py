@@ -255,11 +255,11 @@ class S3Store:
                     last_modified=needed(item, "LastModified").astimezone(UTC),
                 )
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         if (chosen := self._chosen(prefix)) is not None:
-            yield from chosen.names(prefix, delimiter)
+            yield from chosen.names(prefix)
             return
-        for page in self._pages(Prefix=prefix, Delimiter=delimiter):
+        for page in self._pages(Prefix=prefix, Delimiter="/"):
             objects = (item["Key"] for item in page.get("Contents", ()))
             folders = (item["Prefix"] for item in page.get("CommonPrefixes", ()))
             yield from sorted(name.removeprefix(prefix) for name in (*objects, *folders))

@@ -190,12 +190,12 @@ class RemoteBinlog:
         lineage: str,
         grid: Grid,
         track: Track,
-        is_hidden: Callable[[str], bool] = lambda _: False,
+        is_hidden: Callable[[str], bool],
         *,
-        bodies: Store | None = None,
+        bodies: Store,
     ) -> None:
         self._store = store
-        self._bodies = bodies if bodies is not None else store
+        self._bodies = bodies
         self._is_hidden = is_hidden
         self.grid = grid
         self._track = track

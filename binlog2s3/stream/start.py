@@ -537,8 +537,7 @@ class Startup:
         self._me = this_process(config.stream.source, config.stream.heartbeat_interval)
         self._began = time.monotonic()
         self._source_error: BaseException | None = None
-        self._store_error: StoreError | None = None
-        self._failing_since = 0.0
+        self._store_error: tuple[float, StoreError] | None = None  # since when, and the last one
         self._unlogged = ""
         self._standby = None if takes_over else self._standby_loop()
         self.vacancy: Vacancy | None = None
@@ -565,7 +564,7 @@ class Startup:
     def status(self) -> Status:
         """The status until the stream begins: how long it has been starting, what it waits for."""
         now, standing = time.monotonic(), self._standing()
-        vitals = self._vitals(now) if standing is None else self._standby_vitals(now, standing)
+        vitals = self._vitals(now, standing)
         state, troubles = judge(vitals, self._config.timing)
         return Status(
             source=self._layout.source,
@@ -588,34 +587,24 @@ class Startup:
         standby = self._standby
         return standby if standby is not None and standby.is_standing else None
 
-    def _vitals(self, now: float) -> Vitals:
-        seconds, error, failed = now - self._began, self._source_error, self._store_error
+    def _vitals(self, now: float, standing: StandbyLoop | None) -> Vitals:
+        error, silent_since, failing = self._source_error, self._began, self._store_error
+        if standing is not None:
+            error, silent_since = standing.source.error, standing.source.silent_since
+            failing = standing.store_error
+        since, failed = failing or (now, None)
         return Vitals(
-            phase="starting",
-            phase_seconds=seconds,
+            phase="starting" if standing is None else "standby",
+            phase_seconds=now - self._began,
             source_error=str(error or ""),
             source_hint=getattr(error, "hint", ""),
-            source_silent=seconds if error is not None else 0.0,
-            unlogged=isinstance(error, UnloggedError),
-            store_error=str(failed or ""),
-            store_hint=getattr(failed, "hint", ""),
-            store_failing=now - self._failing_since if failed is not None else None,
-        )
-
-    @staticmethod
-    def _standby_vitals(now: float, standing: StandbyLoop) -> Vitals:
-        error = standing.source.error
-        since, failed = standing.store_error or (now, None)
-        return Vitals(
-            phase="standby",
-            source_error=str(error or ""),
-            source_hint=getattr(error, "hint", ""),
-            source_silent=now - standing.source.silent_since if error is not None else 0.0,
+            source_silent=now - silent_since if error is not None else 0.0,
+            unlogged=standing is None and isinstance(error, UnloggedError),
             store_error=str(failed or ""),
             store_hint=getattr(failed, "hint", ""),
             store_failing=now - since if failed is not None else None,
-            unsaved_bytes=standing.me.unsaved_bytes,
-            may_be_last_copy=standing.may_be_last_copy,
+            unsaved_bytes=standing.me.unsaved_bytes if standing is not None else 0,
+            may_be_last_copy=standing is not None and standing.may_be_last_copy,
         )
 
     @property
@@ -631,8 +620,8 @@ class Startup:
     def waits_for(self, error: BaseException | None) -> None:
         """Note the error that the startup waits to end; None: the store has answered."""
         if isinstance(error, StoreError):
-            self._failing_since = self._failing_since if self._store_error else time.monotonic()
-            self._store_error = error
+            since, _ = self._store_error or (time.monotonic(), None)
+            self._store_error = since, error
         elif error is None:
             self._store_error = None
         else:

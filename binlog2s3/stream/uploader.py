@@ -168,8 +168,8 @@ class Uploader:
         workers: Workers,
         alive: Alive,
         stop: Stop,
+        bodies: Store,
         foreign: frozenset[str] = frozenset(),
-        bodies: Store | None = None,
         timings: Timings | None = None,
         full_chunk: int = MIN_PART_SIZE,
         backoff: Callable[[int], float] = backoff,
@@ -180,7 +180,7 @@ class Uploader:
         self._flushes = config.stream.flush_interval > 0
         self._copies = True  # until the store has said that it copies no parts
         self._store = store
-        self._bodies = bodies if bodies is not None else store
+        self._bodies = bodies
         self._layout = layout
         self._spool = spool
         self._workers = workers

@@ -15,7 +15,6 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
-from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import SourceError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Purge, Status, Totals, UploadStatus
@@ -112,6 +111,7 @@ class Parts:
         self.uploads = Counted(
             made,
             store=None,
+            bodies=None,
             layout=None,
             spool=None,
             workers=InlineWorkers(4),
@@ -578,24 +578,6 @@ def test_a_source_is_known_as_far_as_it_was_read_or_is_durable(
         assert Loop._reached(loop) == place
 
 
-def test_the_heartbeat_says_what_the_status_says() -> None:
-    """How far the stream is has one answer: a standby and a reader of the bucket get the same."""
-    parts = Parts()
-    parts.covered = TIME
-    tracking = SimpleNamespace(server_uuid=UUID, time_zone=None, unlogged=None, leaves_out=None)
-    loop: Any = SimpleNamespace(_board=None, status=parts.reporter.status, _tracking=tracking)
-    beat, status = Loop._progress(loop, BEAT), parts.status
-    assert (beat.lineage, beat.durable, beat.server, beat.covered_until) == (
-        parts.coverage.lineage.id,
-        parts.coverage.durable,
-        status.server.position,
-        TIME,
-    )
-    assert (beat.state, beat.server) == (status.state, beat.durable)
-    parts.coverage.grows = False  # another lineage may begin before what is durable of it
-    assert (Loop._progress(loop, BEAT).durable, parts.status.durable) == (None, None)
-
-
 def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
     """Whichever is later, and none in the future."""
     parts = Parts()
@@ -639,24 +621,23 @@ def test_a_board_looks_again_and_again() -> None:
 
 
 def test_a_heartbeat_is_of_one_moment() -> None:
-    """Its state and the troubles in its status, though the board last looked before."""
+    """It says what its status says, though the board last looked before."""
     parts = Parts()
     board = Board(parts.reporter.status)
-    loop: Any = SimpleNamespace(
-        _board=board,
-        _watch=parts.watch,
-        _tracking=parts.tracking,
-        _reporter=parts.reporter,
-        _config=SimpleNamespace(timing=DEFAULT),
-        status=parts.reporter.status,
-    )
+    loop: Any = SimpleNamespace(_board=board, _tracking=parts.tracking)
     vars(parts.tracking).update(time_zone=None, unlogged=None, leaves_out=())
     parts.failed(StoreError("503"), parts.now)
+    parts.covered = TIME
     parts.go(31)
     beat = Loop._progress(loop, BEAT)
     assert beat.status is not None
     assert beat.state == beat.status["state"] == "store unreachable"
     assert [one["code"] for one in beat.status["troubles"]] == ["store"]
+    assert (beat.lineage, beat.server_uuid) == (parts.coverage.lineage.id, UUID)
+    assert (beat.durable, beat.covered_until) == (parts.coverage.durable, TIME)
+    assert beat.server == board.current().server.position == beat.durable
+    parts.coverage.grows = False  # another history may begin before what is durable of it
+    assert Loop._progress(loop, BEAT).durable is None
 
 
 def test_rates_are_of_what_was_gained() -> None:

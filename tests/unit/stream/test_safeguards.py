@@ -823,9 +823,9 @@ class Together(MemoryStore):
         self._meet(prefix)
         return super().list(prefix, start_after=start_after)
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         self._meet(prefix)
-        return super().list_names(prefix, delimiter=delimiter)
+        return super().list_names(prefix)
 
 
 class Refusing(Startup):

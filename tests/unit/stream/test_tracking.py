@@ -71,6 +71,7 @@ class Bench:
         self.uploads = AtOnce(
             config(directory, 1000),
             store=self.store,
+            bodies=self.store,
             layout=LAYOUT,
             spool=self.spool,
             workers=self.workers,
