@@ -329,8 +329,7 @@ class Starting(Startup):
     def begun(self, shown: Shown, clock: Clock) -> StartState:
         """As `begin`, but for the server, which is asked of this one."""
         bystander = StandbyLoop(
-            store=self._store,
-            layout=self._layout,
+            catalog=Catalog(self.catalog.store, self.catalog.layout),
             spool=self._spool,
             interval_seconds=self._config.stream.heartbeat_interval,
             exits=False,
@@ -341,7 +340,7 @@ class Starting(Startup):
         )
         self.vacancy = bystander.wait()
         self._spool.drop_prefixes()
-        found = find(self._store, self._layout, self._spool, self._grid)
+        found = find(self.catalog, self._spool, self._grid)
         return self._begin(AsServer(shown), found, None)  # type: ignore[arg-type]
 
 
@@ -495,14 +494,14 @@ class Process(Loop):
             stop=stop,
         )
         self.writer._me = replace(self.writer._me, token=token)
+        catalog = Catalog(store, self._layout)
         self._tracking = self.tracking = Tracking(
-            store=store,
-            layout=self._layout,
+            catalog=catalog,
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
         )
-        self.resumption = Steering(made, Catalog(store, self._layout))
+        self.resumption = Steering(made, catalog)
         self._runs = self.runs = Reading(
             made,
             spool=spool,

@@ -79,6 +79,7 @@ class Loop:
         )
         self._store = store.with_policy(patient, self._store_failed, self._store_over)
         self._layout = layout = Layout(config.s3.prefix, config.stream.source)
+        catalog = Catalog(self._store, layout)
         self._spool = spool
         self._stop = stop
         self._notifier = notifier
@@ -114,20 +115,19 @@ class Loop:
             turn=begun.turn,
         )
         self._tracking = Tracking(
-            store=self._store,
-            layout=layout,
+            catalog=catalog,
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
         )
-        self._pager = Pager(store=self._store, layout=layout, tracking=self._tracking, stop=stop)
+        self._pager = Pager(catalog, self._tracking, stop)
         self._runs = Runs(
             config,
             spool=spool,
             tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            resumption=Resumption(config, Catalog(self._store, layout), spool, stop.event),
+            resumption=Resumption(config, catalog, spool, stop.event),
             connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,

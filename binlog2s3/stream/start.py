@@ -107,38 +107,29 @@ class StartState:
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The lineages in the bucket and the last turn, as `catalog` has read them."""
+    """The lineages in the bucket and the last turn."""
 
-    catalog: Catalog
     lineages: Sequence[Lineage]
     turn: Turn | None
 
 
-def histories(store: Store, layout: Layout) -> Histories:
+def histories(catalog: Catalog) -> Histories:
     """Read them. Raises StoreError and ArchiveError."""
-    catalog = Catalog(store, layout)
-    return Histories(catalog, *both(catalog.lineages, catalog.turn))
+    return Histories(*both(catalog.lineages, catalog.turn))
 
 
-def find(
-    store: Store,
-    layout: Layout,
-    spool: Spool,
-    grid: Grid,
-    ahead: Histories | None = None,
-) -> StartState:
+def find(catalog: Catalog, spool: Spool, grid: Grid, ahead: Histories | None = None) -> StartState:
     """Read bucket and spool, and write nothing. Raises StoreError, ArchiveError and SpoolError.
 
     `ahead`: what was read already, if nobody can have written since.
     """
     runs = spool.runs()
     check_spool(runs, spool.source, spool.target)
-    read = ahead if ahead is not None else histories(store, layout)
-    catalog, lineages = read.catalog, read.lineages
-    known = current_end(catalog, lineages, read.turn)
+    read = ahead if ahead is not None else histories(catalog)
+    known = current_end(catalog, read.lineages, read.turn)
     undescribed: list[BinlogReading] = []
     if known is not None:
-        undescribed = read_undescribed(store, layout, known)
+        undescribed = read_undescribed(catalog, known)
         known = known.after(undescribed)
     for key in sorted(catalog.foreign):
         _log.warning("left alone: not of this archive's format", key=key)
@@ -146,11 +137,11 @@ def find(
     left_behind = []
     described = known is not None
     if known is None:
-        known = _undescribed_lineage(runs, layout.source, grid)
+        known = _undescribed_lineage(runs, spool.source, grid)
     if known is not None:
         tracks = adopt(runs, grid=grid, end=known, catalog=catalog)
         spooled = {run.facts.lineage for run in runs} - {known.lineage.id}
-        for lineage in lineages:
+        for lineage in read.lineages:
             if lineage.id in spooled:
                 end = archive_end(catalog, lineage)
                 left = adopt(runs, grid=grid, end=end, catalog=catalog, onward=False)
@@ -198,7 +189,7 @@ def current_end(
     )
 
 
-def read_undescribed(store: Store, layout: Layout, end: KnownEnd) -> list[BinlogReading]:
+def read_undescribed(catalog: Catalog, end: KnownEnd) -> list[BinlogReading]:
     """Read the archived binlogs after the last entry, which an earlier writer completed.
 
     Stops at a damaged one: it is compared with the source's later. Raises ArchiveError for an
@@ -207,10 +198,10 @@ def read_undescribed(store: Store, layout: Layout, end: KnownEnd) -> list[Binlog
     found: list[BinlogReading] = []
     while True:
         name = end.following
-        key = layout.binlog(end.lineage.id, name)
-        if store.head(key) is None:
+        key = catalog.layout.binlog(end.lineage.id, name)
+        if catalog.store.head(key) is None:
             break
-        binlog = read_back(store, key, name)
+        binlog = read_back(catalog.store, key, name)
         if binlog is None:
             break
         if why := end.contradiction(binlog):
@@ -528,11 +519,9 @@ class Startup:
         self, config: Config, store: Store, spool: Spool, stop: Stop, *, takes_over: bool = False
     ) -> None:
         self._config = config
-        self._store = store
         self._spool = spool
         self._stop = stop
-        self._layout = Layout(config.s3.prefix, config.stream.source)
-        self.catalog = Catalog(store, self._layout)
+        self.catalog = Catalog(store, Layout(config.s3.prefix, config.stream.source))
         self._grid = Grid(config.s3.part_size)
         self._me = this_process(config.stream.source, config.stream.heartbeat_interval)
         self._began = time.monotonic()
@@ -551,8 +540,7 @@ class Startup:
                 return server.facts().uuid
 
         return StandbyLoop(
-            store=self._store,
-            layout=self._layout,
+            catalog=Catalog(self.catalog.store, self.catalog.layout),
             spool=self._spool,
             interval_seconds=stream.heartbeat_interval,
             exits=stream.exit_on_other_writer,
@@ -567,8 +555,8 @@ class Startup:
         vitals = self._vitals(now, standing)
         state, troubles = judge(vitals, self._config.timing)
         return Status(
-            source=self._layout.source,
-            target=self._config.target,
+            source=self._spool.source,
+            target=self._spool.target,
             seen_from="daemon",
             at=datetime.now(UTC),
             state=state,
@@ -669,7 +657,7 @@ class Startup:
         with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
             try:
-                found = find(self._store, self._layout, spool, self._grid, ahead)
+                found = find(self.catalog, spool, self._grid, ahead)
             except StoreError as error:
                 if unheard is None or self.passes(error):
                     raise
@@ -680,7 +668,7 @@ class Startup:
     def _ahead(self) -> Histories | None:
         """The histories in the bucket; None if they have to be asked for again, for the error."""
         try:
-            return histories(self._store, self._layout)
+            return histories(self.catalog)
         except (StoreError, ArchiveError):
             return None
 

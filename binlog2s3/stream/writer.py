@@ -211,20 +211,18 @@ class Writer:
         if greater:
             raise self._superseded(store, max(greater))
 
-    def take_turn(
-        self, store: Store, lineage: str, describe: Callable[[], bool] | None = None
-    ) -> bool:
+    def take_turn(self, lineage: str, describe: Callable[[], bool] | None = None) -> bool:
         """Record permanently that this lineage is the current one, before its first byte is put.
 
         `describe` puts a new lineage's document; its answer is returned, else False. The turn is
         put after it. What the turn waits for is asked beside it, and whether the store keeps
         conditions: see `try_condition`. A number that somebody used and deleted is passed over:
         readers may see both turns. A turn of an earlier writer that arrives late finds its number
-        taken. Raises SupersededError if there is a greater writer, StoreError if `store` refuses,
+        taken. Raises SupersededError if there is a greater writer, StoreError if the store refuses,
         ArchiveError if there is no greater number.
         """
-        see = partial(self._last_turn, store)
-        asks = partial(both, self.try_condition, see)
+        store = self._store
+        asks = partial(both, self.try_condition, self._last_turn)
         described, (_, last) = both(describe or (lambda: False), asks)
         for _ in range(_MOST_TURNS):
             before = last.number if last is not None else 0
@@ -246,15 +244,16 @@ class Writer:
             if is_ours or read(store, key, Turn) == turn:  # a store may ignore the condition
                 _log.info("the current lineage", lineage=lineage)
                 return described
-            last = see()
+            last = self._last_turn()
         raise StoreError(
             f"other writers of {self._layout.source} took {_MOST_TURNS} turns in a row",
             hint=_HINT,
             transient=True,
         )
 
-    def _last_turn(self, store: Store) -> Turn | None:
+    def _last_turn(self) -> Turn | None:
         """The last turn, read beside the writers. Raises SupersededError as `look` does."""
+        store = self._store
         turn = partial(Catalog(store, self._layout).turn, self._turn)
         last, _writers = both(turn, lambda: self.look(store))
         self._turn = last

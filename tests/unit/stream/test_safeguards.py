@@ -23,6 +23,7 @@ from typing import Any, Self
 import pytest
 from botocore.exceptions import ClientError
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
@@ -853,7 +854,7 @@ def test_a_refused_start_claims_only_for_what_its_spool_alone_has(
         facts = replace(RUN, source=LAYOUT.source, lineage=LINEAGE)
         world.source.write(300)
         (spool.begin(facts).directory / str(FIRST)).write_bytes(world.source.data(FIRST))
-    found = find(world.store, LAYOUT, spool, Grid(100))
+    found = find(Catalog(world.store, LAYOUT), spool, Grid(100))
     assert [track.name for track in found.tracks] == [FIRST]
     config: Any = SimpleNamespace(
         s3=SimpleNamespace(prefix=LAYOUT.prefix, part_size=100),
@@ -947,7 +948,7 @@ def runs(tmp_path: Path) -> Iterator[Any]:
         stream=SimpleNamespace(stall_timeout=60.0),
     )
     nothing: Any = SimpleNamespace()
-    tracking = Tracking(store=nothing, layout=LAYOUT, spool=spool, writer=nothing, uploads=nothing)
+    tracking = Tracking(catalog=nothing, spool=spool, writer=nothing, uploads=nothing)
     tracking.judge = lambda *_, **__: False  # type: ignore[method-assign]
     yield Runs(
         config,  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def bystander(store: MemoryStore, time: Time, spool: Spool, **other: Any) -> Sta
         "refuses": lambda _: False,
         **other,
     }
-    return StandbyLoop(store=store, layout=LAYOUT, spool=spool, stop=time, clock=time, **chosen)
+    return StandbyLoop(catalog=Catalog(store, LAYOUT), spool=spool, stop=time, clock=time, **chosen)
 
 
 def wait(store: MemoryStore, time: Time, spool: Spool, **other: Any) -> Vacancy:

@@ -87,8 +87,7 @@ class Bench:
             before=self._before,
         )
         self.tracking = Tracking(
-            store=self.store,
-            layout=LAYOUT,
+            catalog=Catalog(self.store, LAYOUT),
             spool=self.spool,
             writer=self.writer,
             uploads=self.uploads,
@@ -101,9 +100,7 @@ class Bench:
         """What the writer before said."""
         return SimpleNamespace(unlogged=self.witnessed.get(lineage), **self.said)
 
-    def _take_turn(
-        self, _: object, lineage: str, describe: Callable[[], bool] | None = None
-    ) -> bool:
+    def _take_turn(self, lineage: str, describe: Callable[[], bool] | None = None) -> bool:
         described = describe is not None and describe()
         self.turns.append((lineage, len(self.store.objects)))
         return described

@@ -211,8 +211,8 @@ def test_two_that_claim_behind_the_same_look_do_not_both_take_the_turn(spool: Sp
     two.claim(store, vacancy)
     assert one.me.generation == two.me.generation == 1
     with pytest.raises(SupersededError):
-        one.take_turn(store, ID)
-    two.take_turn(store, OTHER)
+        one.take_turn(ID)
+    two.take_turn(OTHER)
     assert turns(store) == [OTHER]
 
 
@@ -303,7 +303,7 @@ def test_each_turn_has_the_next_number(spool: Spool) -> None:
     one = writer(store, spool)
     one.claim(store)
     for lineage in (ID, OTHER, ID):
-        one.take_turn(store, lineage)
+        one.take_turn(lineage)
         found = Catalog(store, LAYOUT).turn()
         assert found is not None
         assert (found.lineage, found.token) == (lineage, one.me.token)
@@ -352,14 +352,14 @@ def test_a_turn_that_arrives_late_counts_less(spool: Spool, *, conditions: bool)
     A store that ignores If-None-Match lets a late request replace ours: it is read back.
     """
     dead = MemoryStore()
-    writer(dead, spool).take_turn(dead, OTHER)
+    writer(dead, spool).take_turn(OTHER)
     late = dead.get(LAYOUT.turn(1))
 
     def arrive() -> None:
         MemoryStore.put(store, LAYOUT.turn(1), late)
 
     store = Between(arrive) if conditions else Between(lambda: None, arrive, conditions=False)
-    writer(store, spool).take_turn(store, ID)
+    writer(store, spool).take_turn(ID)
     assert turns(store) == [OTHER, ID]
     if conditions:
         with pytest.raises(PreconditionError):
@@ -369,17 +369,17 @@ def test_a_turn_that_arrives_late_counts_less(spool: Spool, *, conditions: bool)
 def test_a_turn_whose_answer_is_lost_is_ours(spool: Spool) -> None:
     """It is there when it is put again: no second one."""
     store = Between(lambda: None, answers=False)
-    writer(store, spool).take_turn(store, ID)
+    writer(store, spool).take_turn(ID)
     assert turns(store) == [ID]
 
 
 def test_who_has_been_superseded_takes_no_turn(spool: Spool) -> None:
     """Though it was frozen before the request: the number is taken, and it looks again."""
-    store = Between(lambda: (two.claim(store), two.take_turn(store, OTHER)))
+    store = Between(lambda: (two.claim(store), two.take_turn(OTHER)))
     one, two = writer(store, spool), writer(store, spool)
     one.claim(store)
     with pytest.raises(SupersededError):
-        one.take_turn(store, ID)
+        one.take_turn(ID)
     assert turns(store) == [OTHER]
 
 
@@ -398,7 +398,7 @@ def test_no_turn_follows_that_of_a_successor_who_came_while_it_was_read(spool: S
     one, two = writer(store, spool), writer(store, spool)
     one.claim(store)
     with pytest.raises(SupersededError):
-        one.take_turn(store, ID)
+        one.take_turn(ID)
     assert turns(store) == [OTHER]
 
 
@@ -424,7 +424,7 @@ def test_a_turn_is_read_beside_the_writers(spool: Spool) -> None:
     store.put(LAYOUT.turn(1), Turn(number=1, lineage=OTHER, generation=9, token="0" * 16).to_json())
     missing |= {LAYOUT.writers, LAYOUT.turns}
     asked.clear()
-    one.take_turn(store, ID)
+    one.take_turn(ID)
     assert turns(store) == [OTHER, ID]
     assert missing == set()
     assert sorted(asked[:2]) == sorted([LAYOUT.writers, LAYOUT.turns])
@@ -450,13 +450,13 @@ def test_a_lineage_is_described_beside_what_its_turn_waits_for(spool: Spool) -> 
     one, two = writer(store, spool), writer(store, spool)
     one.claim(store)
     meets.add(True)
-    assert one.take_turn(store, ID, describe)
+    assert one.take_turn(ID, describe)
     assert turns(store) == [ID]
     assert store.refuses_replacing
-    assert not one.take_turn(store, ID)
+    assert not one.take_turn(ID)
     two.claim(store)
     with pytest.raises(SupersededError):
-        one.take_turn(store, OTHER, lambda: True)
+        one.take_turn(OTHER, lambda: True)
     assert turns(store) == [ID, ID]
 
 
@@ -471,6 +471,6 @@ def test_no_writer_takes_a_number_that_no_key_can_have(spool: Spool, what: str) 
         store.put(LAYOUT.turn(most), last.to_json())
     before, one = list(store.objects), writer(store, spool)
     with pytest.raises(ArchiveError, match=str(most)) as caught:
-        one.claim(store) if what == "generation" else one.take_turn(store, ID)
+        one.claim(store) if what == "generation" else one.take_turn(ID)
     assert "delete it" in caught.value.hint
     assert list(store.objects) == before
