@@ -484,9 +484,9 @@ class Process(Loop):
             clock=clock,
         )
         self._alive = self._uploads._alive
+        catalog = Catalog(store, self._layout)
         self._writer = self.writer = Writer(
-            store=store,
-            layout=self._layout,
+            catalog=catalog,
             spool=spool,
             interval_seconds=made.stream.heartbeat_interval,
             progress=self._progress,
@@ -494,7 +494,6 @@ class Process(Loop):
             stop=stop,
         )
         self.writer._me = replace(self.writer._me, token=token)
-        catalog = Catalog(store, self._layout)
         self._tracking = self.tracking = Tracking(
             catalog=catalog,
             spool=spool,
@@ -522,7 +521,7 @@ class Process(Loop):
         stop.wake = self.requests.wake
 
     def run(self) -> int:
-        self.claim(self._store, _reraise, lambda _: False, self._vacancy)
+        self.claim(Catalog(self._store, self._layout), _reraise, lambda _: False, self._vacancy)
         return super().run()
 
     def _start_threads(self) -> None:

@@ -108,7 +108,7 @@ class _Cycle:
                     start.waits_for(error)
                     board.watch(start.status)
 
-                claim = partial(running.claim, self._store, waits, start.passes, start.vacancy)
+                claim = partial(running.claim, start.catalog, waits, start.passes, start.vacancy)
                 try:
                     if attend(claim, stop, notifier, lambda: start.waits) is None:
                         return stop.status

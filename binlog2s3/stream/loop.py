@@ -30,7 +30,7 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status, document, without_gtids
-from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
+from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
@@ -78,7 +78,7 @@ class Loop:
             max_delay_seconds=config.timing.longest_delay_seconds,
         )
         self._store = store.with_policy(patient, self._store_failed, self._store_over)
-        self._layout = layout = Layout(config.s3.prefix, config.stream.source)
+        layout = Layout(config.s3.prefix, config.stream.source)
         catalog = Catalog(self._store, layout)
         self._spool = spool
         self._stop = stop
@@ -105,8 +105,7 @@ class Loop:
             timings=timings,
         )
         self._writer = Writer(
-            store=self._store,
-            layout=layout,
+            catalog=catalog,
             spool=spool,
             interval_seconds=config.stream.heartbeat_interval,
             progress=self._progress,
@@ -160,7 +159,7 @@ class Loop:
 
     def claim(
         self,
-        store: Store,
+        catalog: Catalog,
         tell: Callable[[BaseException], object],
         passes: Callable[[BaseException], bool],
         vacancy: Vacancy | None = None,
@@ -171,10 +170,9 @@ class Loop:
         if the vacancy does not exist any more.
         """
         stop, timing = self._stop.event, self._config.timing
-        wait_for(lambda: self._writer.claim(store, vacancy), stop, tell, passes, timing)
-        begun, layout = self._begun, self._layout
-        wait_for(lambda: mend_entries(store, layout, begun), stop, tell, passes, timing)
-        sweep_spool(self._spool, begun)
+        wait_for(lambda: self._writer.claim(catalog, vacancy), stop, tell, passes, timing)
+        wait_for(lambda: mend_entries(catalog, self._begun), stop, tell, passes, timing)
+        sweep_spool(self._spool, self._begun)
         return True
 
     def run(self) -> int:

@@ -235,11 +235,11 @@ def read_back(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
     return reading
 
 
-def mend_entries(store: Store, layout: Layout, found: StartState) -> None:
+def mend_entries(catalog: Catalog, found: StartState) -> None:
     """Write the entries that the last writer had no time to write, from the objects."""
     for binlog in found.undescribed:
         lineage = found.lineage.id if found.lineage else ""
-        put_entry(store, layout.entry(lineage, binlog.name), binlog)
+        put_entry(catalog.store, catalog.layout.entry(lineage, binlog.name), binlog)
         _log.info("entry made from the archived binlog", binlog=binlog.name)
 
 

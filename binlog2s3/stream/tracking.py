@@ -509,9 +509,8 @@ class Tracking:
 
         It is that of another writer which has described the same one meanwhile; it needs nothing.
         """
-        look = partial(self._writer.look, self._catalog.store)
         (_, others), unused = both(
-            partial(both, look, self._catalog.lineages), partial(self._unused, lineage)
+            partial(both, self._writer.look, self._catalog.lineages), partial(self._unused, lineage)
         )
         for other in others:
             if _same_beginning(other, lineage):

@@ -680,8 +680,7 @@ def test_a_new_writer_carries_on_what_was_proved(spool: Spool) -> None:
         store.put(layout.writer(*beat.rank), beat.to_json())
     known = replace(BEAT.durable, offset=4)
     writer = Writer(
-        store=store,
-        layout=layout,
+        catalog=Catalog(store, layout),
         spool=spool,
         interval_seconds=30.0,
         progress=lambda beat: replace(
@@ -690,7 +689,7 @@ def test_a_new_writer_carries_on_what_was_proved(spool: Spool) -> None:
         uploads=SimpleNamespace(),  # type: ignore[arg-type]
         stop=Stop(),
     )
-    writer.claim(store)
+    writer.claim(Catalog(store, layout))
     assert writer.me.generation == BEAT.generation + 1
     assert writer.me.durable == BEAT.durable
     later = BEAT.covered_until + timedelta(seconds=1)

@@ -93,7 +93,7 @@ class Bench:
             uploads=self.uploads,
         )
 
-    def _look(self, _: object) -> None:
+    def _look(self) -> None:
         self.looks += 1
 
     def _before(self, lineage: str) -> Any:
