@@ -150,7 +150,7 @@ class MemoryClient:
         **_: Any,
     ) -> Answer:
         if Delimiter:
-            names = [*self.store.list_names(Prefix, delimiter=Delimiter)]
+            names = [*self.store.list_names(Prefix)]
             folders = [{"Prefix": Prefix + n} for n in names if n.endswith(Delimiter)]
             objects = [{"Key": Prefix + n} for n in names if not n.endswith(Delimiter)]
             return self._answer(KeyCount=len(names), Contents=objects, CommonPrefixes=folders)
@@ -246,17 +246,12 @@ class MemoryClient:
         UploadId: str,
         PartNumber: int,
         CopySource: Mapping[str, str],
-        CopySourceRange: str = "",
         **_: Any,
     ) -> Answer:
         source = CopySource["Key"]
-        begin, last = 0, len(self.store.objects[source].data) - 1
-        if CopySourceRange:
-            begin, last = map(int, CopySourceRange.removeprefix("bytes=").split("-"))
+        size = len(self.store.objects[source].data)
         with _as_s3():
-            made = self.store.copy_part(
-                Key, UploadId, PartNumber, source, begin=begin, end=last + 1
-            )
+            made = self.store.copy_part(Key, UploadId, PartNumber, source, size=size)
         result = {"ETag": f'"{made.etag}"', "ChecksumCRC64NVME": _text(made.crc64)}
         return self._answer(CopyPartResult=result)
 

@@ -224,13 +224,13 @@ class MemoryStore:
 
         yield from self._do("list", act, prefix)
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         """See Store."""
 
         def act() -> Iterable[str]:
             names: dict[str, None] = {}
             for key in self._keys(prefix):
-                name, found, _ = key.removeprefix(prefix).partition(delimiter)
+                name, found, _ = key.removeprefix(prefix).partition("/")
                 names[name + found] = None
             return names
 
@@ -310,9 +310,7 @@ class MemoryStore:
         number: int,
         source_key: str,
         *,
-        begin: int,
-        end: int,
-        whole: bool = False,
+        size: int,
     ) -> PartInfo:
         """See Store."""
 
@@ -323,9 +321,8 @@ class MemoryStore:
             upload = self._upload(key, upload_id, operation)
             if upload.crc64 and not self._copies_into_crc64_uploads:
                 raise _error("InvalidRequest", operation, key)
-            span = (0, None) if whole else (begin, end)
-            data = self._range(source_key, span[0], span[1], operation)
-            assert len(data) == end - begin, "the caller knows the whole object's size"
+            data = self._range(source_key, 0, None, operation)
+            assert len(data) == size, "the caller knows the object's size"
             return _keep_part(upload, number, data)
 
         return self._do("copy_part", act, key, changes=True)

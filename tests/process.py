@@ -268,9 +268,9 @@ class NotedSpool(Spool):
         with self.noting("cut"):
             super().cut(path, end)
 
-    def note_claim(self, source: str, target: str, rank: Any) -> None:
+    def note_claim(self, rank: Any) -> None:
         with self.noting("note the claim"):
-            super().note_claim(source, target, rank)
+            super().note_claim(rank)
 
 
 def nothing_to_doubt(known_end: KnownEnd) -> NoReturn:
@@ -329,10 +329,8 @@ class Starting(Startup):
     def begun(self, shown: Shown, clock: Clock) -> StartState:
         """As `begin`, but for the server, which is asked of this one."""
         bystander = StandbyLoop(
-            store=self._store,
-            layout=self._layout,
+            catalog=Catalog(self.catalog.store, self.catalog.layout),
             spool=self._spool,
-            target=self._config.target,
             interval_seconds=self._config.stream.heartbeat_interval,
             exits=False,
             reach=lambda: shown.facts().uuid,
@@ -342,7 +340,7 @@ class Starting(Startup):
         )
         self.vacancy = bystander.wait()
         self._spool.drop_prefixes()
-        found = find(self._store, self._layout, self._spool, self._config.target, self._grid)
+        found = find(self.catalog, self._spool, self._grid)
         return self._begin(AsServer(shown), found, None)  # type: ignore[arg-type]
 
 
@@ -457,7 +455,7 @@ class Process(Loop):
         self.rounds = 0
         self._life = life(self)
         made = config(directory, part)
-        self._spool = spool = NotedSpool(directory)
+        self._spool = spool = NotedSpool(directory, source=made.stream.source, target=made.target)
         spool.noting = noting
         spool.may_release = lambda lineage, name: LAYOUT.entry(lineage, name) in store.objects
         self._stop = stop = Quiet(clock)
@@ -477,6 +475,7 @@ class Process(Loop):
         self._uploads = self.uploads = AtOnce(
             made,
             store=store,
+            bodies=store,
             layout=self._layout,
             spool=spool,
             workers=self._workers,
@@ -485,11 +484,10 @@ class Process(Loop):
             clock=clock,
         )
         self._alive = self._uploads._alive
+        catalog = Catalog(store, self._layout)
         self._writer = self.writer = Writer(
-            store=store,
-            layout=self._layout,
+            catalog=catalog,
             spool=spool,
-            target=made.target,
             interval_seconds=made.stream.heartbeat_interval,
             progress=self._progress,
             uploads=self._uploads,
@@ -497,13 +495,12 @@ class Process(Loop):
         )
         self.writer._me = replace(self.writer._me, token=token)
         self._tracking = self.tracking = Tracking(
-            store=store,
-            layout=self._layout,
+            catalog=catalog,
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
         )
-        self.resumption = Steering(made, Catalog(store, self._layout))
+        self.resumption = Steering(made, catalog)
         self._runs = self.runs = Reading(
             made,
             spool=spool,
@@ -524,7 +521,7 @@ class Process(Loop):
         stop.wake = self.requests.wake
 
     def run(self) -> int:
-        self.claim(self._store, _reraise, lambda _: False, self._vacancy)
+        self.claim(Catalog(self._store, self._layout), _reraise, lambda _: False, self._vacancy)
         return super().run()
 
     def _start_threads(self) -> None:

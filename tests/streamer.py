@@ -210,7 +210,9 @@ class Streamer:
         self.store = store
         self.clock = clock
         self.workers = InlineWorkers(workers)
-        self.spool = Spool(directory, SpoolLimits(min_free_bytes=0))
+        self.spool = Spool(
+            directory, SpoolLimits(min_free_bytes=0), source=LAYOUT.source, target="t"
+        )
         self._catalog = Catalog(store, LAYOUT)
         known = archive_end(self._catalog, HISTORY)
         self.before = known.last
@@ -218,6 +220,7 @@ class Streamer:
         self.uploader = Uploader(
             config(directory, part, flush_interval),
             store=store,
+            bodies=store,
             layout=LAYOUT,
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]

@@ -29,6 +29,7 @@ from typing import IO
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.rows import LINE_MOST, Line
+from binlog2s3.config.stream import Config
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.server.login import Login, render_options
 
@@ -200,13 +201,15 @@ def refuse_unguarded(tool: Tool, login: Login) -> None:
         )
 
 
-def derive_server_id(source: str, host: str | None = None) -> int:
-    """A server id for this source on this host, the same at every start.
+def server_id_of(config: Config, host: str | None = None) -> int:
+    """The server id of the stream on this host: the configured one, or the same at every start.
 
     With the same id, a restart evicts the half-open connection of the run before it. People rarely
     number their servers in the upper half of the 32-bit range.
     """
-    name = f"{source}@{host or socket.gethostname()}"
+    if config.mysql.server_id:
+        return config.mysql.server_id
+    name = f"{config.stream.source} {config.target}@{host or socket.gethostname()}"
     return 0x8000_0000 | (zlib.crc32(name.encode()) & 0x7FFF_FFFF)
 
 

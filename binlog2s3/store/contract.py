@@ -244,18 +244,12 @@ class Pieces:
         return _SlicesReader(self.slices)
 
 
-class _SlicesReader(io.RawIOBase):
-    """Reads with pread, so it shares no position; has at most one open file descriptor.
+class SizedReader(io.RawIOBase):
+    """A body of known size; `_at` is where it is read next."""
 
-    A failed read does not move the position, so it can be repeated.
-    """
-
-    def __init__(self, slices: tuple[FileSlice, ...]) -> None:
-        self._slices = slices
-        self._ends = list(accumulate(piece.size for piece in slices))
-        self._size = self._ends[-1] if slices else 0
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._at = 0
-        self._index, self._fd = -1, -1
 
     def __len__(self) -> int:
         return self._size
@@ -273,6 +267,19 @@ class _SlicesReader(io.RawIOBase):
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, base + offset)
         return self._at
+
+
+class _SlicesReader(SizedReader):
+    """Reads with pread, so it shares no position; has at most one open file descriptor.
+
+    A failed read does not move the position, so it can be repeated.
+    """
+
+    def __init__(self, slices: tuple[FileSlice, ...]) -> None:
+        self._slices = slices
+        self._ends = list(accumulate(piece.size for piece in slices))
+        super().__init__(self._ends[-1] if slices else 0)
+        self._index, self._fd = -1, -1
 
     def readinto(self, buffer: Any, /) -> int:
         data = self.read(len(buffer)) or b""
@@ -391,7 +398,7 @@ class Store(Protocol):
         All pages, without checksums: a listing has none.
         """
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         """The next level of the keys below `prefix`, each once, in order: names and `folders/`.
 
         `list_names("p/")` over p/a, p/b/1 and p/b/2 gives "a" and "b/".
@@ -441,16 +448,13 @@ class Store(Protocol):
         number: int,
         source_key: str,
         *,
-        begin: int,
-        end: int,
-        whole: bool = False,
+        size: int,
     ) -> PartInfo:
-        """Copy a range of an object to a part, inside the store.
+        """Copy an object of this size to a part, inside the store.
 
-        `whole`: the range is the whole object. S3 copies a range only if the object has more than
-        5 MB, but always a whole object. UnsupportedError if the store cannot copy; or StoreError,
-        because some stores cannot only if the upload was created with `crc64`. ObjectMissingError
-        if there is no source object.
+        All of it: S3 copies a range only of an object of more than 5 MB. UnsupportedError if the
+        store cannot copy; or StoreError, because some stores cannot only if the upload was created
+        with `crc64`. ObjectMissingError if there is no source object.
         """
 
     def complete_upload(

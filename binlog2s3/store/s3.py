@@ -255,11 +255,11 @@ class S3Store:
                     last_modified=needed(item, "LastModified").astimezone(UTC),
                 )
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         if (chosen := self._chosen(prefix)) is not None:
-            yield from chosen.names(prefix, delimiter)
+            yield from chosen.names(prefix)
             return
-        for page in self._pages(Prefix=prefix, Delimiter=delimiter):
+        for page in self._pages(Prefix=prefix, Delimiter="/"):
             objects = (item["Key"] for item in page.get("Contents", ()))
             folders = (item["Prefix"] for item in page.get("CommonPrefixes", ()))
             yield from sorted(name.removeprefix(prefix) for name in (*objects, *folders))
@@ -439,23 +439,17 @@ class S3Store:
         number: int,
         source_key: str,
         *,
-        begin: int,
-        end: int,
-        whole: bool = False,
+        size: int,
     ) -> PartInfo:
-        named: dict[str, Any] = {} if whole else {"CopySourceRange": f"bytes={begin}-{end - 1}"}
         answer = self._ask(
             "upload_part_copy",
             key,
             UploadId=upload_id,
             PartNumber=number,
             CopySource={"Bucket": self._config.bucket, "Key": source_key},
-            **named,
         )
         result = needed(answer, "CopyPartResult")
-        return PartInfo(
-            number=number, size=end - begin, etag=etag_in(result), crc64=crc64_in(result)
-        )
+        return PartInfo(number=number, size=size, etag=etag_in(result), crc64=crc64_in(result))
 
     def complete_upload(
         self,

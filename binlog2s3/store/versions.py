@@ -177,10 +177,10 @@ class ChosenVersions:
                     last_modified=found.at,
                 )
 
-    def names(self, prefix: str, delimiter: str) -> Iterator[str]:
+    def names(self, prefix: str) -> Iterator[str]:
         """The next level of the keys below `prefix`, in order."""
         found: set[str] = set()
-        for page in _pages(self.ask, Prefix=prefix, Delimiter=delimiter):
+        for page in _pages(self.ask, Prefix=prefix, Delimiter="/"):
             found |= {str(item["Key"]) for item in page.get("Versions", ())}
             found |= {str(item["Prefix"]) for item in page.get("CommonPrefixes", ())}
         yield from sorted(name.removeprefix(prefix) for name in found)

@@ -51,11 +51,11 @@ class Coverage:
                 self._archived = min(name, self._archived)
             self._go_on()
 
-    def seen(self, position: ServerPosition, *, is_read: bool = True) -> None:
+    def seen(self, position: ServerPosition, *, is_read: bool) -> None:
         """Note the source's clock and its position just after.
 
-        A position before `durable` is of another history, after a RESET or a rollback, and one of
-        a source that is not read may be. It says nothing about commits of ours.
+        A position before `durable` is of another history, after a RESET or a rollback; one that no
+        run reads now (`is_read`) may be. It says nothing about commits of ours.
         """
         with self._lock:
             if self.durable is not None and position.place < self.durable.place:

@@ -41,7 +41,9 @@ def stream(config: Config) -> int:
     signals, notifier = Signals(), of_environment(os.environ)
     for path in readable_by_others(config.mysql):
         _log.warning("others can read the password", file=str(path), hint=CHMOD)
-    spool = Spool(config.spool, config.spool_limits)
+    spool = Spool(
+        config.spool, config.spool_limits, source=config.stream.source, target=config.target
+    )
     try:
         own = Timings()
         cycle = _Cycle(config, spool, signals.stop, own, takes_over=config.stream.take_over)
@@ -106,7 +108,7 @@ class _Cycle:
                     start.waits_for(error)
                     board.watch(start.status)
 
-                claim = partial(running.claim, self._store, waits, start.passes, start.vacancy)
+                claim = partial(running.claim, start.catalog, waits, start.passes, start.vacancy)
                 try:
                     if attend(claim, stop, notifier, lambda: start.waits) is None:
                         return stop.status

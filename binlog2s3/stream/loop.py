@@ -30,11 +30,11 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status, document, without_gtids
-from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
+from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
-from binlog2s3.stream.reporter import Pulse, Reporter, position_of
+from binlog2s3.stream.reporter import Pulse, Reporter
 from binlog2s3.stream.resume import Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import Watch
@@ -78,7 +78,8 @@ class Loop:
             max_delay_seconds=config.timing.longest_delay_seconds,
         )
         self._store = store.with_policy(patient, self._store_failed, self._store_over)
-        self._layout = layout = Layout(config.s3.prefix, config.stream.source)
+        layout = Layout(config.s3.prefix, config.stream.source)
+        catalog = Catalog(self._store, layout)
         self._spool = spool
         self._stop = stop
         self._notifier = notifier
@@ -104,10 +105,8 @@ class Loop:
             timings=timings,
         )
         self._writer = Writer(
-            store=self._store,
-            layout=layout,
+            catalog=catalog,
             spool=spool,
-            target=config.target,
             interval_seconds=config.stream.heartbeat_interval,
             progress=self._progress,
             uploads=self._uploads,
@@ -115,20 +114,19 @@ class Loop:
             turn=begun.turn,
         )
         self._tracking = Tracking(
-            store=self._store,
-            layout=layout,
+            catalog=catalog,
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
         )
-        self._pager = Pager(store=self._store, layout=layout, tracking=self._tracking, stop=stop)
+        self._pager = Pager(catalog, self._tracking, stop)
         self._runs = Runs(
             config,
             spool=spool,
             tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            resumption=Resumption(config, Catalog(self._store, layout), spool, stop.event),
+            resumption=Resumption(config, catalog, spool, stop.event),
             connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,
@@ -161,7 +159,7 @@ class Loop:
 
     def claim(
         self,
-        store: Store,
+        catalog: Catalog,
         tell: Callable[[BaseException], object],
         passes: Callable[[BaseException], bool],
         vacancy: Vacancy | None = None,
@@ -172,10 +170,9 @@ class Loop:
         if the vacancy does not exist any more.
         """
         stop, timing = self._stop.event, self._config.timing
-        wait_for(lambda: self._writer.claim(store, vacancy), stop, tell, passes, timing)
-        begun, layout = self._begun, self._layout
-        wait_for(lambda: mend_entries(store, layout, begun), stop, tell, passes, timing)
-        sweep_spool(self._spool, begun)
+        wait_for(lambda: self._writer.claim(catalog, vacancy), stop, tell, passes, timing)
+        wait_for(lambda: mend_entries(catalog, self._begun), stop, tell, passes, timing)
+        sweep_spool(self._spool, self._begun)
         return True
 
     def run(self) -> int:
@@ -313,7 +310,6 @@ class Loop:
         return _NAME_SECONDS
 
     def _progress(self, beat: Heartbeat) -> Heartbeat:
-        source_state, newest = self._watch.source_state, self._tracking.newest
         status = None
         if self._board is None:
             now = self.status()
@@ -324,11 +320,11 @@ class Loop:
         return replace(
             beat,
             state=now.state,
-            lineage=newest.lineage.id if newest is not None else None,
+            lineage=now.lineage,
             server_uuid=self._tracking.server_uuid or self._begun.server_uuid,
-            durable=newest.durable if newest is not None and newest.grows else None,
-            server=position_of(source_state),
-            covered_until=self._tracking.covered_until(newest),
+            durable=now.durable,
+            server=now.server.position,
+            covered_until=now.covered_until,
             status=without_gtids(status) if status is not None else None,
             time_zone=self._tracking.time_zone,
             unlogged=self._tracking.unlogged,

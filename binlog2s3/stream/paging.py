@@ -12,12 +12,10 @@ from functools import partial
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.index import Index
-from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, Page, build, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, PreconditionError, StoreError
 from binlog2s3.log import Log
-from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.waiting import Periodic, Stop
@@ -30,9 +28,8 @@ _PAUSE_SECONDS = 0.01  # between two entries: chunks go first
 class Pager:
     """Puts the pages of the lineage that grows."""
 
-    def __init__(self, *, store: Store, layout: Layout, tracking: Tracking, stop: Stop) -> None:
-        self._store = store
-        self._layout = layout
+    def __init__(self, catalog: Catalog, tracking: Tracking, stop: Stop) -> None:
+        self._catalog = catalog
         self._tracking = tracking
         self._stop = stop
         self._index: Index | None = None
@@ -66,8 +63,7 @@ class Pager:
         return put_missing(self._index, is_due=coverage.has, pause=pause)
 
     def _look(self, lineage: Lineage) -> Index:
-        catalog = Catalog(self._store, self._layout)
-        return Index(catalog, catalog.with_floor(lineage))
+        return Index(self._catalog, self._catalog.with_floor(lineage))
 
 
 def is_page_due(index: Index, is_due: Callable[[BinlogName], bool]) -> bool:

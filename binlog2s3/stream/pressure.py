@@ -18,6 +18,7 @@ from binlog2s3.stream.uploader import Uploader
 
 _log = Log("pressure")
 _LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_SHARE = 0.02, 0.5, 20
+_STATUS_SECONDS = 1.0
 _WAIT_SECONDS = 0.1
 _STUCK_SECONDS = 0.4
 _SLICE = 4 << 20
@@ -26,7 +27,8 @@ _SLICE = 4 << 20
 class Pressure:
     """Whether the limits of one spool are reached.
 
-    `paused`: nothing is read until space is free.
+    `paused`: nothing is read until space is free. `room`: what was measured last, None if the spool
+    could never be measured.
     """
 
     def __init__(self, spool: Spool, tracking: Tracking, uploads: Uploader) -> None:
@@ -36,6 +38,16 @@ class Pressure:
         self._excess = 0  # bytes of the spool that cannot be freed, and so do not count
         self._look_at = 0.0
         self.paused = False
+        self.room: Room | None = None
+
+    def look(self) -> None:
+        """Measure the spool for the status, unless a run did lately. An error is no error."""
+        if time.monotonic() >= self._look_at + _STATUS_SECONDS:
+            try:
+                self._measure()
+            except SpoolError as error:
+                _log.debug("spool not measured", error=error)
+            self._look_at = time.monotonic()
 
     def stops(self, child: Child, tailer: Tailer, known: int, read: Callable[[], bool]) -> bool:
         """Whether mysqlbinlog has to end now because the spool is full. Looks at intervals.
@@ -71,7 +83,7 @@ class Pressure:
         later.
         """
         again = overlap.end - overlap.begin if overlap is not None else 0
-        room = self._spool.room()
+        room = self._measure()
         lacking = again + room.min_free - room.free
         if overlap is not None and again > _SLICE and lacking > 0:
             raise SpoolError(
@@ -85,7 +97,7 @@ class Pressure:
     def relieve(self, work: Callable[[float], object], stop: threading.Event) -> None:
         """Upload what is in the full spool until there is space again; `work` uploads."""
         self._excess, self._look_at = 0, 0.0
-        room = self._spool.room()
+        room = self._measure()
         if not self.paused and not (why := room.short_of()):
             return
         if not self.paused:
@@ -94,7 +106,7 @@ class Pressure:
         while not stop.is_set():
             self._uploads.press(pressed=True)
             work(_WAIT_SECONDS)
-            room = self._spool.room()
+            room = self._measure()
             if room.has_room_again():
                 break
             stuck = stuck + _WAIT_SECONDS if self._tracking.done else 0.0
@@ -116,4 +128,8 @@ class Pressure:
     def _room(self, tailer: Tailer, known: int) -> Room:
         current = tailer.current
         torn = current.scanner.position - current.size if current is not None else 0
-        return self._spool.room(passing=torn + known + self._excess)
+        return self._measure().without(torn + known + self._excess)
+
+    def _measure(self) -> Room:
+        self.room = room = self._spool.room()
+        return room

@@ -7,8 +7,6 @@ Law: nothing is replaced. What is there already is compared, in the end byte by 
 sent only if its bytes are still those that the scanner saw.
 """
 
-import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -40,7 +38,7 @@ from binlog2s3.errors import (
     UploadMissingError,
 )
 from binlog2s3.log import Log
-from binlog2s3.store.contract import ObjectVersion
+from binlog2s3.store.contract import ObjectVersion, SizedReader
 from binlog2s3.store.requests import blocks_of, crc64_of, digests_of
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, Reader, Store
 from binlog2s3.stream.tail import Track
@@ -128,31 +126,15 @@ class _ReadBack:
         yield held
 
 
-class _BlockReader(io.RawIOBase):
+class _BlockReader(SizedReader):
     """Reads blocks as they come; to go elsewhere, it begins again. At most a block in memory."""
 
     def __init__(self, size: int, blocks: Callable[[], Iterator[bytes]]) -> None:
-        self._size = size
+        super().__init__(size)
         self._open = blocks
-        self._at = self._ends_at = 0  # of the next read, and of `_block`
+        self._ends_at = 0  # of `_block`
         self._block = memoryview(b"")
         self._blocks: Iterator[bytes] | None = None
-
-    def __len__(self) -> int:
-        return self._size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self._at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence] + offset
-        return self._at
 
     def readinto(self, buffer: Any, /) -> int:
         if self._blocks is None or self._at < self._ends_at - len(self._block):
@@ -208,12 +190,12 @@ class RemoteBinlog:
         lineage: str,
         grid: Grid,
         track: Track,
-        is_hidden: Callable[[str], bool] = lambda _: False,
+        is_hidden: Callable[[str], bool],
         *,
-        bodies: Store | None = None,
+        bodies: Store,
     ) -> None:
         self._store = store
-        self._bodies = bodies if bodies is not None else store
+        self._bodies = bodies
         self._is_hidden = is_hidden
         self.grid = grid
         self._track = track
@@ -348,9 +330,7 @@ class RemoteBinlog:
         """
         key = self.chunk_key(chunk)
         try:
-            info = self._store.copy_part(
-                self.key, upload_id, part.number, key, begin=0, end=chunk.size, whole=True
-            )
+            info = self._store.copy_part(self.key, upload_id, part.number, key, size=chunk.size)
         except ObjectMissingError as error:
             raise ObjectMissingError(f"chunk {key} is not there any more") from error
         if info.etag.strip('"') == self.md5(part).hex():

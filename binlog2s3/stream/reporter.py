@@ -252,7 +252,7 @@ class Reporter:
         me = self._writer.me
         moment, text, _ = self._uploads.counts.last_error
         child, run, source = self._runs, self._runs.run, self._source(now, source_state)
-        paused = child.pressure.paused
+        paused, room = child.pressure.paused, child.pressure.room
         newest, at = stock.newest_commit_us if stock else None, datetime.now(UTC)
         return Status(
             source=config.stream.source,
@@ -270,7 +270,7 @@ class Reporter:
             latest=latest_of([covered, moment_of(newest) if newest else None], at),
             lag=lag,
             flush_interval=self._uploads.pace.flush_interval,
-            spool=self._spool(stock.room, paused=paused) if stock and stock.room else None,
+            spool=self._spool(room, paused=paused) if room is not None else None,
             uploads=stock.uploads if stock else None,
             child=ChildStatus(
                 pid=run.child.pid if run is not None else None,

@@ -40,7 +40,7 @@ from binlog2s3.stream.continuation import (
     successor,
     unservable,
 )
-from binlog2s3.stream.spool import PROBE, RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Overlap
 
 _log = Log("resume")
@@ -369,15 +369,7 @@ class Continuation:
             )
 
         def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
-            run = RunFacts(
-                source=config.stream.source,
-                target=config.target,
-                server_uuid=facts.uuid,
-                binlog=str(name),
-                position=4,
-                lineage=PROBE,
-            )
-            return self.spool.started(run, partial(start, name=name))
+            return self.spool.started(facts.uuid, name, 4, partial(start, name=name))
 
         return Finder(
             self.catalog,

@@ -59,13 +59,13 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.login import Login, resolve
-from binlog2s3.server.mysqlbinlog import Child, derive_server_id
+from binlog2s3.server.mysqlbinlog import Child, server_id_of
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Begin, GoOn
 from binlog2s3.stream.pressure import Pressure
 from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.source_watch import Watch
-from binlog2s3.stream.spool import PROBE, RunFacts, Spool, SpoolRun, as_spool_error
+from binlog2s3.stream.spool import PROBE, Spool, SpoolRun, as_spool_error
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
@@ -549,6 +549,7 @@ class Runs:
         """Bring in what is there, for so long or until `stop` is set."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
+            self.pressure.look()
             self._go_on(min(left, _POLL_SECONDS))
 
     def round(self, wait_seconds: float) -> bool:
@@ -633,15 +634,12 @@ class Runs:
         self.pressure.refuse(next_run.overlap)
         login = self._answer(lambda _: resolve(self._config.mysql))
         track = self._turn(next_run)
-        facts = RunFacts(
-            source=self._config.stream.source,
-            target=self._config.target,
-            server_uuid=next_run.facts.uuid,
-            binlog=str(next_run.begin),
-            position=next_run.position,
-            lineage=PROBE,  # until it is proved
+        directory, child = self._spool.started(
+            next_run.facts.uuid,
+            next_run.begin,
+            next_run.position,
+            lambda run: self._start(run, next_run, login),
         )
-        directory, child = self._spool.started(facts, lambda run: self._start(run, next_run, login))
         tailer = Tailer(directory, self._grid, overlap=next_run.overlap, track=track)
         if next_run.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(next_run.begin)
@@ -745,8 +743,7 @@ class Runs:
         return last
 
     def _start(self, run: SpoolRun, next_run: NextRun, login: Login) -> Child:
-        mysql, source = self._config.mysql, self._config.stream.source
-        server_id = mysql.server_id or derive_server_id(f"{source} {self._config.target}")
+        spool, server_id = self._spool, server_id_of(self._config)
         child = Child(
             next_run.tool,
             login,
@@ -759,13 +756,13 @@ class Runs:
         )
         _log.info(
             "streaming",
-            source=source,
+            source=spool.source,
             server=next_run.facts.uuid,
             version=next_run.facts.version,
             tls=next_run.facts.tls,
             binlog=next_run.begin,
             position=next_run.position,
-            to=self._config.target,
+            to=spool.target,
             mysqlbinlog=next_run.tool.path,
             pid=child.pid,
             server_id=server_id,

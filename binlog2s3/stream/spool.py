@@ -19,7 +19,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -103,6 +103,10 @@ class Room:
                 f"below {self.min_free} (min_free_bytes)"
             )
         return "; ".join(wrong)
+
+    def without(self, passing: int) -> "Room":
+        """The same, without bytes that do not count, such as those of an incomplete event."""
+        return replace(self, used=max(0, self.used - passing))
 
     @property
     def lacks_free_space(self) -> bool:
@@ -224,15 +228,20 @@ def _alone(
 class Spool:
     """The spool directory, held by a lock from construction until `close`.
 
-    A run is live from `begin` to `end`: mysqlbinlog writes into its directory, which stays. Any
-    thread may call its methods. `limits`: how much it may take, and what it leaves free.
+    It is of one `source` and of one `target`, the archive's URL. A run is live from `begin` to
+    `end`: mysqlbinlog writes into its directory, which stays. Any thread may call its methods.
+    `limits`: how much it may take, and what it leaves free.
 
     Raises SpoolError if it cannot be made, written to, is another user's, or is held by another
     streamer.
     """
 
-    def __init__(self, directory: Path, limits: SpoolLimits = _DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, directory: Path, limits: SpoolLimits = _DEFAULT_LIMITS, *, source: str, target: str
+    ) -> None:
         self.directory = directory
+        self.source = source
+        self.target = target
         self._limits = limits
         self.mutex = threading.RLock()
         self.is_closed = False
@@ -292,8 +301,21 @@ class Spool:
         self._live.add(run.directory)
         return run
 
-    def started(self, facts: RunFacts, start: Callable[[SpoolRun], T]) -> tuple[SpoolRun, T]:
-        """A new run, and the mysqlbinlog that `start` has started for it; no run if it fails."""
+    def started(
+        self, server_uuid: str, binlog: BinlogName, position: int, start: Callable[[SpoolRun], T]
+    ) -> tuple[SpoolRun, T]:
+        """A new run, of which nothing is proved, and the mysqlbinlog that `start` starts for it.
+
+        No run if that fails.
+        """
+        facts = RunFacts(
+            source=self.source,
+            target=self.target,
+            server_uuid=server_uuid,
+            binlog=str(binlog),
+            position=position,
+            lineage=PROBE,
+        )
         run = self.begin(facts)
         try:
             return run, start(run)
@@ -320,18 +342,18 @@ class Spool:
         """Write run.json, all of it or not at all."""
         self._write(run.directory / _RUN, asdict(run.facts))
 
-    def note_claim(self, source: str, target: str, rank: Rank) -> None:
+    def note_claim(self, rank: Rank) -> None:
         """Record, before the claim, which writer this streamer is about to become."""
-        claim = {"source": source, "target": target, "generation": rank[0], "token": rank[1]}
-        self._write(self.directory / _CLAIM, claim)
+        of = {"source": self.source, "target": self.target}
+        self._write(self.directory / _CLAIM, {**of, "generation": rank[0], "token": rank[1]})
 
     @staticmethod
     def _write(path: Path, fields: Mapping[str, object]) -> None:
         with as_spool_error(path):
             write_json(path, {"format": 1, **fields})
 
-    def last_claim(self, source: str, target: str) -> Rank | None:
-        """The writer that the streamer on this spool last was, for this source and target.
+    def last_claim(self) -> Rank | None:
+        """The writer that the streamer on this spool last was; None if of another source or target.
 
         A record that cannot be read is logged and counts as none. The start then waits until that
         writer has been silent for long enough.
@@ -345,7 +367,7 @@ class Spool:
                 return None
         try:
             claim = json.loads(data)
-            if (claim["source"], claim["target"]) != (source, target):
+            if (claim["source"], claim["target"]) != (self.source, self.target):
                 return None
             return (int(claim["generation"]), str(claim["token"]))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -465,16 +487,15 @@ class Spool:
             return _used_bytes(self.directory)
 
     @_alone
-    def room(self, passing: int = 0) -> Room:
+    def room(self) -> Room:
         """See `room_of`."""
-        return room_of(self.directory, self._limits, passing)
+        return room_of(self.directory, self._limits)
 
 
-def room_of(directory: Path, limits: SpoolLimits, passing: int = 0) -> Room:
+def room_of(directory: Path, limits: SpoolLimits) -> Room:
     """How much a spool takes and how much is free, with the limits. Raises SpoolError.
 
-    `passing`: bytes that do not count, such as those of an incomplete event. At least 1 MiB is to
-    be kept free, whatever was asked for: on a full disk nothing works.
+    At least 1 MiB is to be kept free, whatever was asked for: on a full disk nothing works.
     """
     with as_spool_error(directory):
         used, space = _used_bytes(directory), os.statvfs(directory)
@@ -482,7 +503,7 @@ def room_of(directory: Path, limits: SpoolLimits, passing: int = 0) -> Room:
     if min_free is None:
         min_free = default_min_free(space.f_blocks * space.f_frsize)
     return Room(
-        used=max(0, used - passing),
+        used=used,
         free=space.f_bavail * space.f_frsize,
         max_bytes=limits.max_bytes,
         min_free=max(min_free, _LEAST_FREE),

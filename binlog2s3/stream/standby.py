@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import DEFAULT_INTERVAL, Heartbeat, Standby
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.formatting import duration_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status, writer_status
-from binlog2s3.store.contract import ObjectInfo, Store
+from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.spool import PROBE, Rank, Spool
 from binlog2s3.stream.waiting import Periodic
 from binlog2s3.stream.writer import Vacancy, this_process, where
@@ -118,10 +117,8 @@ class StandbyLoop:
     def __init__(
         self,
         *,
-        store: Store,
-        layout: Layout,
+        catalog: Catalog,
         spool: Spool,
-        target: str,
         interval_seconds: float,
         exits: bool,
         reach: Callable[[], str],
@@ -129,23 +126,22 @@ class StandbyLoop:
         stop: threading.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
-        self._layout = layout
         self._spool = spool
-        self._catalog = Catalog(store, layout)
+        self._catalog = catalog
         self._exits = exits
         self._refuses = refuses
         self._stop = stop
         self._clock = clock
-        self._detector = FailureDetector(spool.last_claim(layout.source, target))
+        self._detector = FailureDetector(spool.last_claim())
         self._seen: SeenWriter | None = None
         self._sizes: dict[str, dict[BinlogName, int]] = {}
         self._due = 0.0
         self.is_standing = False
         self.store_error: tuple[float, StoreError] | None = None
         self.source = SourceProbe(reach, interval_seconds, clock)
-        process = this_process(layout.source, interval_seconds)
+        process = this_process(spool.source, interval_seconds)
         self.me = Standby(**asdict(process), unsaved_bytes=0)
+        self._key = catalog.layout.standby(process.token)
 
     @property
     def writer(self) -> WriterStatus | None:
@@ -237,7 +233,7 @@ class StandbyLoop:
         assert seen is not None  # noqa: S101 - without a writer there is a vacancy
         if self._exits and self._detector.is_alive:
             raise SupersededError(
-                f"another writer of {self._layout.source} works{where(seen.beat)}: "
+                f"another writer of {self._spool.source} works{where(seen.beat)}: "
                 f"it is writer number {seen.rank[0]}",
                 hint="without --exit-on-other-writer this process would stand by",
             )
@@ -267,7 +263,7 @@ class StandbyLoop:
             self.me = replace(self.me, at=datetime.now(UTC), unsaved_bytes=self._unsaved())
         except SpoolError as error:
             _log.warning("the spool cannot be read", error=error)
-        info = self._store.put(self._layout.standby(self.me.token), self.me.to_json())
+        info = self._catalog.store.put(self._key, self.me.to_json())
         self._due = now + self.me.interval_seconds
         return self._judge(info.last_modified)
 
@@ -285,7 +281,7 @@ class StandbyLoop:
         self.is_standing, self._due = False, 0.0
         self.source.close()
         try:
-            self._store.delete([self._layout.standby(self.me.token)])
+            self._catalog.store.delete([self._key])
         except StoreError as error:
             _log.warning("the standby's object was not deleted", error=error)
 

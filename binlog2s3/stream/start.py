@@ -107,39 +107,29 @@ class StartState:
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The lineages in the bucket and the last turn, as `catalog` has read them."""
+    """The lineages in the bucket and the last turn."""
 
-    catalog: Catalog
     lineages: Sequence[Lineage]
     turn: Turn | None
 
 
-def histories(store: Store, layout: Layout) -> Histories:
+def histories(catalog: Catalog) -> Histories:
     """Read them. Raises StoreError and ArchiveError."""
-    catalog = Catalog(store, layout)
-    return Histories(catalog, *both(catalog.lineages, catalog.turn))
+    return Histories(*both(catalog.lineages, catalog.turn))
 
 
-def find(
-    store: Store,
-    layout: Layout,
-    spool: Spool,
-    target: str,
-    grid: Grid,
-    ahead: Histories | None = None,
-) -> StartState:
+def find(catalog: Catalog, spool: Spool, grid: Grid, ahead: Histories | None = None) -> StartState:
     """Read bucket and spool, and write nothing. Raises StoreError, ArchiveError and SpoolError.
 
     `ahead`: what was read already, if nobody can have written since.
     """
     runs = spool.runs()
-    check_spool(runs, layout.source, target)
-    read = ahead if ahead is not None else histories(store, layout)
-    catalog, lineages = read.catalog, read.lineages
-    known = current_end(catalog, lineages, read.turn)
+    check_spool(runs, spool.source, spool.target)
+    read = ahead if ahead is not None else histories(catalog)
+    known = current_end(catalog, read.lineages, read.turn)
     undescribed: list[BinlogReading] = []
     if known is not None:
-        undescribed = read_undescribed(store, layout, known)
+        undescribed = read_undescribed(catalog, known)
         known = known.after(undescribed)
     for key in sorted(catalog.foreign):
         _log.warning("left alone: not of this archive's format", key=key)
@@ -147,11 +137,11 @@ def find(
     left_behind = []
     described = known is not None
     if known is None:
-        known = _undescribed_lineage(runs, layout.source, grid)
+        known = _undescribed_lineage(runs, spool.source, grid)
     if known is not None:
         tracks = adopt(runs, grid=grid, end=known, catalog=catalog)
         spooled = {run.facts.lineage for run in runs} - {known.lineage.id}
-        for lineage in lineages:
+        for lineage in read.lineages:
             if lineage.id in spooled:
                 end = archive_end(catalog, lineage)
                 left = adopt(runs, grid=grid, end=end, catalog=catalog, onward=False)
@@ -199,7 +189,7 @@ def current_end(
     )
 
 
-def read_undescribed(store: Store, layout: Layout, end: KnownEnd) -> list[BinlogReading]:
+def read_undescribed(catalog: Catalog, end: KnownEnd) -> list[BinlogReading]:
     """Read the archived binlogs after the last entry, which an earlier writer completed.
 
     Stops at a damaged one: it is compared with the source's later. Raises ArchiveError for an
@@ -208,10 +198,10 @@ def read_undescribed(store: Store, layout: Layout, end: KnownEnd) -> list[Binlog
     found: list[BinlogReading] = []
     while True:
         name = end.following
-        key = layout.binlog(end.lineage.id, name)
-        if store.head(key) is None:
+        key = catalog.layout.binlog(end.lineage.id, name)
+        if catalog.store.head(key) is None:
             break
-        binlog = read_back(store, key, name)
+        binlog = read_back(catalog.store, key, name)
         if binlog is None:
             break
         if why := end.contradiction(binlog):
@@ -245,11 +235,11 @@ def read_back(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
     return reading
 
 
-def mend_entries(store: Store, layout: Layout, found: StartState) -> None:
+def mend_entries(catalog: Catalog, found: StartState) -> None:
     """Write the entries that the last writer had no time to write, from the objects."""
     for binlog in found.undescribed:
         lineage = found.lineage.id if found.lineage else ""
-        put_entry(store, layout.entry(lineage, binlog.name), binlog)
+        put_entry(catalog.store, catalog.layout.entry(lineage, binlog.name), binlog)
         _log.info("entry made from the archived binlog", binlog=binlog.name)
 
 
@@ -529,17 +519,14 @@ class Startup:
         self, config: Config, store: Store, spool: Spool, stop: Stop, *, takes_over: bool = False
     ) -> None:
         self._config = config
-        self._store = store
         self._spool = spool
         self._stop = stop
-        self._layout = Layout(config.s3.prefix, config.stream.source)
-        self.catalog = Catalog(store, self._layout)
+        self.catalog = Catalog(store, Layout(config.s3.prefix, config.stream.source))
         self._grid = Grid(config.s3.part_size)
         self._me = this_process(config.stream.source, config.stream.heartbeat_interval)
         self._began = time.monotonic()
         self._source_error: BaseException | None = None
-        self._store_error: StoreError | None = None
-        self._failing_since = 0.0
+        self._store_error: tuple[float, StoreError] | None = None  # since when, and the last one
         self._unlogged = ""
         self._standby = None if takes_over else self._standby_loop()
         self.vacancy: Vacancy | None = None
@@ -553,10 +540,8 @@ class Startup:
                 return server.facts().uuid
 
         return StandbyLoop(
-            store=self._store,
-            layout=self._layout,
+            catalog=Catalog(self.catalog.store, self.catalog.layout),
             spool=self._spool,
-            target=self._config.target,
             interval_seconds=stream.heartbeat_interval,
             exits=stream.exit_on_other_writer,
             reach=reach,
@@ -567,11 +552,11 @@ class Startup:
     def status(self) -> Status:
         """The status until the stream begins: how long it has been starting, what it waits for."""
         now, standing = time.monotonic(), self._standing()
-        vitals = self._vitals(now) if standing is None else self._standby_vitals(now, standing)
+        vitals = self._vitals(now, standing)
         state, troubles = judge(vitals, self._config.timing)
         return Status(
-            source=self._layout.source,
-            target=self._config.target,
+            source=self._spool.source,
+            target=self._spool.target,
             seen_from="daemon",
             at=datetime.now(UTC),
             state=state,
@@ -590,34 +575,24 @@ class Startup:
         standby = self._standby
         return standby if standby is not None and standby.is_standing else None
 
-    def _vitals(self, now: float) -> Vitals:
-        seconds, error, failed = now - self._began, self._source_error, self._store_error
+    def _vitals(self, now: float, standing: StandbyLoop | None) -> Vitals:
+        error, silent_since, failing = self._source_error, self._began, self._store_error
+        if standing is not None:
+            error, silent_since = standing.source.error, standing.source.silent_since
+            failing = standing.store_error
+        since, failed = failing or (now, None)
         return Vitals(
-            phase="starting",
-            phase_seconds=seconds,
+            phase="starting" if standing is None else "standby",
+            phase_seconds=now - self._began,
             source_error=str(error or ""),
             source_hint=getattr(error, "hint", ""),
-            source_silent=seconds if error is not None else 0.0,
-            unlogged=isinstance(error, UnloggedError),
-            store_error=str(failed or ""),
-            store_hint=getattr(failed, "hint", ""),
-            store_failing=now - self._failing_since if failed is not None else None,
-        )
-
-    @staticmethod
-    def _standby_vitals(now: float, standing: StandbyLoop) -> Vitals:
-        error = standing.source.error
-        since, failed = standing.store_error or (now, None)
-        return Vitals(
-            phase="standby",
-            source_error=str(error or ""),
-            source_hint=getattr(error, "hint", ""),
-            source_silent=now - standing.source.silent_since if error is not None else 0.0,
+            source_silent=now - silent_since if error is not None else 0.0,
+            unlogged=standing is None and isinstance(error, UnloggedError),
             store_error=str(failed or ""),
             store_hint=getattr(failed, "hint", ""),
             store_failing=now - since if failed is not None else None,
-            unsaved_bytes=standing.me.unsaved_bytes,
-            may_be_last_copy=standing.may_be_last_copy,
+            unsaved_bytes=standing.me.unsaved_bytes if standing is not None else 0,
+            may_be_last_copy=standing is not None and standing.may_be_last_copy,
         )
 
     @property
@@ -633,8 +608,8 @@ class Startup:
     def waits_for(self, error: BaseException | None) -> None:
         """Note the error that the startup waits to end; None: the store has answered."""
         if isinstance(error, StoreError):
-            self._failing_since = self._failing_since if self._store_error else time.monotonic()
-            self._store_error = error
+            since, _ = self._store_error or (time.monotonic(), None)
+            self._store_error = since, error
         elif error is None:
             self._store_error = None
         else:
@@ -682,8 +657,7 @@ class Startup:
         with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
             try:
-                target, grid = self._config.target, self._grid
-                found = find(self._store, self._layout, spool, target, grid, ahead)
+                found = find(self.catalog, spool, self._grid, ahead)
             except StoreError as error:
                 if unheard is None or self.passes(error):
                     raise
@@ -694,7 +668,7 @@ class Startup:
     def _ahead(self) -> Histories | None:
         """The histories in the bucket; None if they have to be asked for again, for the error."""
         try:
-            return histories(self._store, self._layout)
+            return histories(self.catalog)
         except (StoreError, ArchiveError):
             return None
 

@@ -17,7 +17,6 @@ from binlog2s3.archive.catalog import Catalog, fetch
 from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent, SourceServer, lineage_id
 from binlog2s3.archive.history import is_unlogged_between
-from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Unlogged
 from binlog2s3.binlog.gtid import Flavour
@@ -33,7 +32,6 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.store.s3 import Store
 from binlog2s3.stream.continuation import KnownEnd, known_end_of
 from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.remote import where_absent
@@ -64,14 +62,12 @@ class Tracking:
     def __init__(
         self,
         *,
-        store: Store,
-        layout: Layout,
+        catalog: Catalog,
         spool: Spool,
         writer: Writer,
         uploads: Uploader,
     ) -> None:
-        self._store = store
-        self._layout = layout
+        self._catalog = catalog
         self._spool = spool
         self._writer = writer
         self._uploads = uploads
@@ -244,12 +240,8 @@ class Tracking:
             return None
         return newest.until
 
-    def seen(self, position: ServerPosition, *, is_read: bool = True) -> None:
-        """Note the source's position, if it is the lineage's own server. Called by the watch.
-
-        `is_read`: whether a run reads it now. If not, its position may be of another history, after
-        a RESET.
-        """
+    def seen(self, position: ServerPosition, *, is_read: bool) -> None:
+        """Note the source's position, if it is the lineage's own server. Called by the watch."""
         coverage = self.coverage
         if position.uuid != self.server_uuid:
             return
@@ -477,12 +469,12 @@ class Tracking:
         if self.lineage is None:
             lineage, describe = self._decided(lineage)
         _check_first(first, lineage)
-        is_ours = self._writer.take_turn(self._store, lineage.id, describe)
-        return lineage, is_ours and self._store.refuses_replacing
+        is_ours = self._writer.take_turn(lineage.id, describe)
+        return lineage, is_ours and self._catalog.store.refuses_replacing
 
     def _new(self, first: Track) -> Lineage:
         parent = self._joined(first)
-        return describe(self._layout.source, self._server_uuid, self._flavour, first, parent)
+        return describe(self._spool.source, self._server_uuid, self._flavour, first, parent)
 
     def _joined(self, first: Track) -> Parent | None:
         """The parent of the lineage that begins; with the gap that only a witness knows.
@@ -517,10 +509,8 @@ class Tracking:
 
         It is that of another writer which has described the same one meanwhile; it needs nothing.
         """
-        catalog = Catalog(self._store, self._layout)
-        look = partial(self._writer.look, self._store)
         (_, others), unused = both(
-            partial(both, look, catalog.lineages), partial(self._unused, lineage)
+            partial(both, self._writer.look, self._catalog.lineages), partial(self._unused, lineage)
         )
         for other in others:
             if _same_beginning(other, lineage):
@@ -535,13 +525,14 @@ class Tracking:
 
     def _put(self, lineage: Lineage) -> bool:
         """Describe it in the bucket; False if its document was there already."""
-        key, document = self._layout.lineage(lineage.id), lineage.to_json()
+        store, key = self._catalog.store, self._catalog.layout.lineage(lineage.id)
+        document = lineage.to_json()
         Lineage.from_json(document, key)  # it can be read again
         is_new = True
         try:
-            where_absent(lambda absent: self._store.put(key, document, if_absent=absent, kept=True))
+            where_absent(lambda absent: store.put(key, document, if_absent=absent, kept=True))
         except PreconditionError:  # our own, if an answer was lost
-            if fetch(self._store, key, Lineage.MOST) != document:
+            if fetch(store, key, Lineage.MOST) != document:
                 raise
             is_new = False
         parent = as_fields(lineage.parent) if lineage.parent else {}

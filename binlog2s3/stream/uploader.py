@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from queue import SimpleQueue
@@ -30,7 +30,6 @@ from binlog2s3.errors import (
     ForkError,
     ObjectMissingError,
     PreconditionError,
-    SpoolError,
     StoreError,
     StoreSettingError,
     TakenError,
@@ -67,7 +66,7 @@ from binlog2s3.stream.job import (
 )
 from binlog2s3.stream.pace import AT_A_TIME, UploadPace
 from binlog2s3.stream.remote import Held, Plants, RemoteBinlog, abort_uploads, sweep
-from binlog2s3.stream.spool import Room, Spool
+from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.waiting import Stop, doubled, unless
@@ -123,13 +122,11 @@ class LiveKeys:
 class Stock:
     """What the loop has counted, at one moment.
 
-    `room` is None if the spool could never be measured. `failing`: the request that is longest
-    without success, None if none fails. `oldest_commit_us`: of the oldest
-    transaction that is not durable; `newest_commit_us`: of the newest that is.
+    `failing`: the request that is longest without success, None if none fails. `oldest_commit_us`:
+    of the oldest transaction that is not durable; `newest_commit_us`: of the newest that is.
     """
 
     uploads: UploadStatus
-    room: Room | None = None
     failing: Failing | None = None
     oldest_commit_us: int | None = None
     newest_commit_us: int | None = None
@@ -171,8 +168,8 @@ class Uploader:
         workers: Workers,
         alive: Alive,
         stop: Stop,
+        bodies: Store,
         foreign: frozenset[str] = frozenset(),
-        bodies: Store | None = None,
         timings: Timings | None = None,
         full_chunk: int = MIN_PART_SIZE,
         backoff: Callable[[int], float] = backoff,
@@ -183,7 +180,7 @@ class Uploader:
         self._flushes = config.stream.flush_interval > 0
         self._copies = True  # until the store has said that it copies no parts
         self._store = store
-        self._bodies = bodies if bodies is not None else store
+        self._bodies = bodies
         self._layout = layout
         self._spool = spool
         self._workers = workers
@@ -371,14 +368,8 @@ class Uploader:
         self.round_at = now = self._clock()
         if now < self._count_at:
             return
-        stock, room = self.count(), self.stock.room if self.stock is not None else None
-        try:
-            room = self._spool.room()
-        except SpoolError as error:
-            _log.debug("spool not measured", error=error)
-        newest = _greatest((self._newest_commit_us, stock.newest_commit_us))
-        self._newest_commit_us = newest  # also of a binlog that is dropped
-        self.stock = replace(stock, room=room, newest_commit_us=newest)
+        self.stock = self.count()
+        self._newest_commit_us = self.stock.newest_commit_us  # also of a binlog that is dropped
         self._count_at = self._clock() + _COUNT_SECONDS
 
     def try_again(self) -> None:

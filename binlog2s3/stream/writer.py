@@ -23,7 +23,7 @@ from functools import partial
 
 from binlog2s3 import __version__
 from binlog2s3.archive.catalog import Catalog, read
-from binlog2s3.archive.layout import GENERATION_MOST, Layout
+from binlog2s3.archive.layout import GENERATION_MOST
 from binlog2s3.archive.writers import (
     Heartbeat,
     Position,
@@ -115,23 +115,18 @@ class Writer:
     def __init__(
         self,
         *,
-        store: Store,
-        layout: Layout,
+        catalog: Catalog,
         spool: Spool,
-        target: str,
         interval_seconds: float,
         progress: Callable[[Heartbeat], Heartbeat],
         uploads: Uploader,
         stop: Stop,
         turn: Turn | None = None,
     ) -> None:
-        self._store = store
-        self._preflight = store
+        self._catalog = self._preflight = catalog
         self._turn = turn
-        self._layout = layout
         self._beats = 0
         self._spool = spool
-        self._target = target
         self._progress = progress
         self._uploads = uploads
         self._stop = stop
@@ -141,7 +136,7 @@ class Writer:
         self._has_stopped = False
         self.standbys: tuple[StandbyStatus, ...] | None = None
         self._me = Heartbeat(
-            **asdict(this_process(layout.source, interval_seconds)),
+            **asdict(this_process(spool.source, interval_seconds)),
             generation=0,
             state="streaming",
             lineage=None,
@@ -151,21 +146,20 @@ class Writer:
             covered_until=None,
         )
 
-    def claim(self, store: Store, vacancy: Vacancy | None = None) -> None:
+    def claim(self, catalog: Catalog, vacancy: Vacancy | None = None) -> None:
         """Become the writer: put an object with a generation greater than any in the bucket.
 
         Keeps what earlier writers proved (covered until, durable). Records the claim in the spool
         first, so that a restart after kill -9 recognizes its own. Raises SupersededError if the
-        vacancy no longer holds (None: take over from any writer), StoreError if `store` refuses,
+        vacancy no longer holds (None: take over from any writer), StoreError if the store refuses,
         ArchiveError if there is no greater generation.
         """
-        self._preflight = store
-        catalog = Catalog(store, self._layout)
+        self._preflight = catalog
         known = vacancy if vacancy is not None and vacancy.is_fresh else None
         found = known.writers if known is not None else catalog.writers()
         others = {rank: info for rank, info in found.items() if rank[1] != self._me.token}
         if vacancy is not None and not vacancy.holds(others):
-            raise self._superseded(store, max(others))
+            raise self._superseded(catalog, max(others))
         read = vacancy.read(others) if vacancy is not None else {}
         beats = catalog.heartbeats(sorted(others.keys() - read.keys()))
         for beat in (*beats, *read.values()):  # that one is the greatest
@@ -178,13 +172,13 @@ class Writer:
                     covered_until=max(moments, default=None),
                 )
         last = max(found, default=(0, ""))
-        generation = _after(last[0], self._layout.writer(*last))
+        generation = _after(last[0], catalog.layout.writer(*last))
         self._me = replace(self._me, generation=generation)
         try:
-            self._spool.note_claim(self._layout.source, self._target, self._me.rank)
+            self._spool.note_claim(self._me.rank)
         except SpoolError as error:  # a full disk, for example: a restart after kill -9 waits
             _log.warning("the claim could not be recorded", error=error)
-        self._put(store)
+        self._put(catalog.store)
         _log.info("this process is the writer", writer=generation, host=self._me.host)
 
     def start(self) -> None:
@@ -192,10 +186,10 @@ class Writer:
         beats = Periodic("heartbeat", self._step, self._stop.event, failed=self._stop.fail)
         beats.start(min(_FIRST_BEAT_SECONDS, self._me.interval_seconds))
 
-    def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
+    def look(self) -> dict[tuple[int, str], ObjectInfo]:
         """The writers in the bucket. Raises SupersededError if one is greater than this one."""
-        others = Catalog(store, self._layout).writers()
-        self._give_way_to_greater(store, others)
+        others = self._catalog.writers()
+        self._give_way_to_greater(self._catalog, others)
         return others
 
     def blame(self) -> None:
@@ -204,43 +198,41 @@ class Writer:
         Uses the store of the claim, which does not try again for long. Raises SupersededError.
         """
         try:
-            self.look(self._preflight)
+            self._give_way_to_greater(self._preflight, self._preflight.writers())
         except StoreError as error:
             _log.recurring("could not look for another writer", error=error)
 
-    def _give_way_to_greater(self, store: Store, others: Iterable[Rank]) -> None:
+    def _give_way_to_greater(self, catalog: Catalog, others: Iterable[Rank]) -> None:
         greater = [rank for rank in others if rank > self._me.rank]
         if greater:
-            raise self._superseded(store, max(greater))
+            raise self._superseded(catalog, max(greater))
 
-    def take_turn(
-        self, store: Store, lineage: str, describe: Callable[[], bool] | None = None
-    ) -> bool:
+    def take_turn(self, lineage: str, describe: Callable[[], bool] | None = None) -> bool:
         """Record permanently that this lineage is the current one, before its first byte is put.
 
         `describe` puts a new lineage's document; its answer is returned, else False. The turn is
         put after it. What the turn waits for is asked beside it, and whether the store keeps
         conditions: see `try_condition`. A number that somebody used and deleted is passed over:
         readers may see both turns. A turn of an earlier writer that arrives late finds its number
-        taken. Raises SupersededError if there is a greater writer, StoreError if `store` refuses,
+        taken. Raises SupersededError if there is a greater writer, StoreError if the store refuses,
         ArchiveError if there is no greater number.
         """
-        see = partial(self._last_turn, store)
-        asks = partial(both, self.try_condition, see)
+        store, layout = self._catalog.store, self._catalog.layout
+        asks = partial(both, self.try_condition, self._last_turn)
         described, (_, last) = both(describe or (lambda: False), asks)
         for _ in range(_MOST_TURNS):
             before = last.number if last is not None else 0
-            number = _after(before, self._layout.turn(before))
+            number = _after(before, layout.turn(before))
             used = self._uploads.plants.turns(before)
             while number in used:
-                number = _after(number, self._layout.turn(number))
+                number = _after(number, layout.turn(number))
             turn = Turn(
                 number=number,
                 lineage=lineage,
                 generation=self._me.generation,
                 token=self._me.token,
             )
-            key, document = self._layout.turn(number), turn.to_json()
+            key, document = layout.turn(number), turn.to_json()
             is_ours = False
             with suppress(PreconditionError):  # it may be ours, and the answer was lost
                 where_absent(partial(_put_turn, store, key, document))
@@ -248,20 +240,19 @@ class Writer:
             if is_ours or read(store, key, Turn) == turn:  # a store may ignore the condition
                 _log.info("the current lineage", lineage=lineage)
                 return described
-            last = see()
+            last = self._last_turn()
         raise StoreError(
-            f"other writers of {self._layout.source} took {_MOST_TURNS} turns in a row",
+            f"other writers of {layout.source} took {_MOST_TURNS} turns in a row",
             hint=_HINT,
             transient=True,
         )
 
-    def _last_turn(self, store: Store) -> Turn | None:
+    def _last_turn(self) -> Turn | None:
         """The last turn, read beside the writers. Raises SupersededError as `look` does."""
-        turn = partial(Catalog(store, self._layout).turn, self._turn)
-        last, _writers = both(turn, lambda: self.look(store))
+        last, _writers = both(partial(self._catalog.turn, self._turn), self.look)
         self._turn = last
         if last is not None and (last.generation, last.token) > self._me.rank:
-            self.look(store)  # after it: who took that turn had claimed before
+            self.look()  # after it: who took that turn had claimed before
         return last
 
     def beat(self) -> None:
@@ -271,20 +262,20 @@ class Writer:
         """
         asked_at = time.monotonic()
         if self._beats % _AUDIT_EVERY == 0:
-            others, keys = Catalog(self._store, self._layout).live()
-            self._give_way_to_greater(self._store, others)
+            others, keys = self._catalog.live()
+            self._give_way_to_greater(self._catalog, others)
             self._uploads.hand_in(LiveKeys(keys, asked_at))
         else:
-            others = self.look(self._store)
+            others = self.look()
         self._beats += 1
-        standbys = Catalog(self._store, self._layout).standbys()
+        standbys = self._catalog.standbys()
         self.standbys = tuple(standby_status(one, info.last_modified) for one, info in standbys)
-        clock = self._put(self._store)
+        clock = self._put(self._catalog.store)
         dead = [info.key for one, info in standbys if _is_dead(one, clock - info.last_modified)]
-        dead += [self._layout.writer(*rank) for rank in others if rank < self._me.rank]
+        dead += [self._catalog.layout.writer(*rank) for rank in others if rank < self._me.rank]
         if dead:
             try:
-                self._store.delete(dead)
+                self._catalog.store.delete(dead)
             except StoreError as error:
                 _log.recurring("objects of dead processes not deleted", error=error)
         if self._beats == 1:
@@ -293,14 +284,14 @@ class Writer:
     def try_condition(self) -> None:
         """See whether the store refuses to replace our object, which may be replaced."""
         with self._putting:
-            key, document = self._layout.writer(*self._me.rank), self._me.fitting.to_json()
+            key, document = self._key, self._me.fitting.to_json()
             if not self._has_stopped:
                 with suppress(StoreError):  # then each put is looked at before, as without it
-                    self._store.try_condition(key, document)
+                    self._catalog.store.try_condition(key, document)
 
     def _name_strange_uploads(self) -> None:
         try:
-            strange = Catalog(self._store, self._layout).strange_uploads()
+            strange = self._catalog.strange_uploads()
         except StoreError as error:
             _log.info("unfinished uploads are not shown", error=error)
             return
@@ -326,12 +317,15 @@ class Writer:
                 at=datetime.now(UTC),
                 state="stopped" if self._has_stopped else state or now.state,
                 durable=self._furthest(now),
-                covered_until=self.furthest_covered(now.lineage, now.covered_until),
             )
             self._has_stopped |= state == "stopped"
-            info = store.put(self._layout.writer(*self._me.rank), self._me.fitting.to_json())
+            info = store.put(self._key, self._me.fitting.to_json())
             self.beaten_at = time.monotonic()
             return info.last_modified
+
+    @property
+    def _key(self) -> str:
+        return self._catalog.layout.writer(*self._me.rank)
 
     @property
     def me(self) -> Heartbeat:
@@ -367,11 +361,11 @@ class Writer:
             return before.durable
         return now.durable
 
-    def _superseded(self, store: Store, rank: Rank) -> SupersededError:
-        beat = next(iter(Catalog(store, self._layout).heartbeats([rank])), None)
+    def _superseded(self, catalog: Catalog, rank: Rank) -> SupersededError:
+        beat = next(iter(catalog.heartbeats([rank])), None)
         ours = f", this one is number {self._me.generation}" if self._me.generation else ""
         return SupersededError(
-            f"another writer of {self._layout.source} has taken over{where(beat)}: "
+            f"another writer of {self._spool.source} has taken over{where(beat)}: "
             f"it is writer number {rank[0]}{ours}",
             hint=_HINT,
         )

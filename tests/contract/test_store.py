@@ -595,17 +595,15 @@ def test_a_completed_upload_takes_nothing(store: Store) -> None:
     assert store.get("binlog.1") == b"0123"
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["whole", "range"])
-def test_parts_are_copied_inside_the_store(store: Store, whole: bool) -> None:
-    """Objects become parts without their bytes being sent again: of large ones, or all of any."""
-    first, second = os.urandom(PART), os.urandom(1000 if whole else PART)
+@pytest.mark.parametrize("tail", [b"", b"tail"], ids=["copies", "a part behind them"])
+def test_parts_are_copied_inside_the_store(store: Store, tail: bytes) -> None:
+    """Objects become parts without their bytes being sent again; the last one may be small."""
+    first, second = os.urandom(PART), os.urandom(PART if tail else 1000)
     store.put("live/1", first)
-    store.put("live/2", second if whole else second + b"behind")
+    store.put("live/2", second)
     upload_id = store.create_upload("binlog.1", crc64=False)
     parts = [
-        store.copy_part(
-            "binlog.1", upload_id, number, f"live/{number}", begin=0, end=len(data), whole=whole
-        )
+        store.copy_part("binlog.1", upload_id, number, f"live/{number}", size=len(data))
         for number, data in enumerate((first, second), 1)
     ]
     assert [(part.number, part.size, part.etag) for part in parts] == [
@@ -613,9 +611,9 @@ def test_parts_are_copied_inside_the_store(store: Store, whole: bool) -> None:
         (2, len(second), md5(second).hex()),
     ]
     data, digests = first + second, [md5(first), md5(second)]
-    if not whole:  # a small part is the last one
-        parts.append(store.upload_part("binlog.1", upload_id, 3, b"tail", crc64nvme(b"tail")))
-        data, digests = data + b"tail", [*digests, md5(b"tail")]
+    if tail:
+        parts.append(store.upload_part("binlog.1", upload_id, 3, tail, crc64nvme(tail)))
+        data, digests = data + tail, [*digests, md5(tail)]
     info = complete(store, "binlog.1", upload_id, parts, data)
     assert (info.size, info.etag) == (len(data), composite_etag(digests))
     assert store.get("binlog.1") == data
@@ -628,9 +626,9 @@ def test_copies_into_an_upload_with_a_checksum(place: Place) -> None:
     upload_id = store.create_upload("binlog.1")
     if not place.known.copies_into_crc64_uploads:
         with pytest.raises((UnsupportedError, RefusedError)):
-            store.copy_part("binlog.1", upload_id, 1, "live/1", begin=0, end=PART)
+            store.copy_part("binlog.1", upload_id, 1, "live/1", size=PART)
         return
-    part = store.copy_part("binlog.1", upload_id, 1, "live/1", begin=0, end=PART)
+    part = store.copy_part("binlog.1", upload_id, 1, "live/1", size=PART)
     assert part.crc64 == crc64nvme(bytes(PART))
     assert complete(store, "binlog.1", upload_id, [part], bytes(PART)).size == PART
 
@@ -639,9 +637,7 @@ def test_a_copy_of_nothing_is_missing(store: Store) -> None:
     """The source's absence is the error, not the upload's."""
     upload_id = store.create_upload("binlog.1", crc64=False)
     with pytest.raises(ObjectMissingError):
-        store.copy_part("binlog.1", upload_id, 1, "live/nothing", begin=0, end=PART)
-    with pytest.raises(ObjectMissingError):
-        store.copy_part("binlog.1", upload_id, 1, "live/nothing", begin=0, end=PART, whole=True)
+        store.copy_part("binlog.1", upload_id, 1, "live/nothing", size=PART)
 
 
 def test_many_threads_use_one_store(store: Store) -> None:
@@ -1077,7 +1073,7 @@ def test_what_is_denied_within_an_upload_is_not_repeated(
     part = PartInfo(number=1, size=4, etag="0" * 32, crc64=None)
     for act in (
         lambda: store.upload_part("binlog.1", upload_id, 1, b"0123"),
-        lambda: store.copy_part("binlog.1", upload_id, 1, "a", begin=0, end=1),
+        lambda: store.copy_part("binlog.1", upload_id, 1, "a", size=1),
         lambda: complete(store, "binlog.1", upload_id, [part], b"0123"),
     ):
         proxy.clear()

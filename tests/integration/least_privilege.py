@@ -329,7 +329,7 @@ def looked_at(
         concurrency=4,
     )
     with closing(S3Store(reached, stop=Event(), session=lambda **_: session)) as store:
-        look = BucketCheck(config, store, store.settings, bucket)
+        look = BucketCheck(config, store, store.settings)
         rows = [*look.reading_rows()]
         tried: list[LiveProbes | ArchiveProbes] = []
         tried += [LiveProbes(config, store, store.settings)] if "/live/" in where else []

@@ -1,7 +1,6 @@
 """The decision holds its laws for whatever is observed, also what no process could have come to."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -290,16 +289,6 @@ def done(state: Held, action: Action, ours: bool) -> Held:
         case _:
             answer = None
     return action.learned(state, answer)  # type: ignore[arg-type]
-
-
-@given(part_size=st.integers(1, 50), size=st.integers(0, 60_000))
-def test_parts_cover_a_binlog_and_never_overlap(part_size: int, size: int) -> None:
-    """From 0 to its size, each beginning where the one before ended, in ascending numbers."""
-    parts = list(Grid(part_size).parts(size))
-    assert [part.number for part in parts] == list(range(1, len(parts) + 1))
-    assert all(one.end == other.begin and one.full for one, other in pairwise(parts))
-    assert all(part.begin < part.end for part in parts)
-    assert (parts[0].begin, parts[-1].end) == (0, size) if parts else size == 0
 
 
 @given(

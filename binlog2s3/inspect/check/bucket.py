@@ -78,14 +78,13 @@ def tried_there(name: str, bucket: str, keys: str, act: Callable[[], Row | str])
 
 
 class BucketCheck:
-    """Looks at the bucket, part by part; `target` is the archive's address."""
+    """Looks at the bucket, part by part."""
 
     def __init__(
         self,
         config: Config,
         store: Store,
         settings: BucketSettings,
-        target: str,
         *,
         now: Callable[[], datetime] = OUTSIDE.now,
     ) -> None:
@@ -93,7 +92,6 @@ class BucketCheck:
         self._now = now
         self._store = store
         self._settings = settings
-        self._target = target
         self._layout = Layout(config.s3.prefix, config.stream.source)
         self._first_answer: FirstAnswer | None = None
 
@@ -126,7 +124,8 @@ class BucketCheck:
             for name in _READING:
                 yield skipped("store", name, UNREACHED)
             return
-        yield ok("store", "reachable", f"{self._target}{f' at {endpoint}' if endpoint else ''}")
+        at = f" at {endpoint}" if endpoint else ""
+        yield ok("store", "reachable", f"{self._config.target}{at}")
         live, archive = self._layout.live, self._layout.archive
         yield self._tried("list live/", live, lambda: self._listed(live))
         listed = self._tried("list archive/", archive, lambda: self._listed(archive))

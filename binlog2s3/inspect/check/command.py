@@ -91,13 +91,12 @@ def look(
     config: Config, held: Callable[[], AbstractContextManager[None]], outside: Outside
 ) -> Generator[Row]:
     """All rows, in order. While `held` is entered, no signal ends the process."""
-    target = config.s3.url
-    yield from _configuration_rows(config, target)
+    yield from _configuration_rows(config)
     with (
-        closing(SourceCheck(config, target)) as source,
+        closing(SourceCheck(config)) as source,
         opened(_store_config(config.s3), policy=_TWICE, session=outside.session) as store,
     ):
-        bucket = BucketCheck(config, store, store.settings, target, now=outside.now)
+        bucket = BucketCheck(config, store, store.settings, now=outside.now)
         yield from _source_rows(config, source)
         yield source.clock_row()
         yield bucket.clock_row()
@@ -112,7 +111,7 @@ def look(
         yield from _guarded("bucket", bucket.setting_rows())
         reached = bucket.first_answer().reached
         yield from _guarded("bucket", _backup_rows(config, store, outside, reached=reached))
-        yield from _guarded("spool", spool_rows(config, target))
+        yield from _guarded("spool", spool_rows(config))
         streamer = _streamer_rows(config, store, outside, reached=reached)
         yield from _guarded("streamer", streamer)
 
@@ -140,9 +139,9 @@ def _store_config(s3: S3Config) -> StoreConfig:
     return replace(for_streaming(s3), connect_timeout_seconds=5.0, read_timeout_seconds=10.0)
 
 
-def _configuration_rows(config: Config, target: str) -> Iterator[Row]:
+def _configuration_rows(config: Config) -> Iterator[Row]:
     stream = config.stream
-    yield ok("configuration", "options", f"source {stream.source} to {target}")
+    yield ok("configuration", "options", f"source {stream.source} to {config.target}")
     if stream.heartbeat_url_file is not None:
         try:
             read_url(stream.heartbeat_url_file)

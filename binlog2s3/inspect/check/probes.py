@@ -261,9 +261,7 @@ class LiveProbes:
         for crc64 in (True, False) if "abort an upload" in self._works else (False,):
             upload_id = self._create(self._copy, crc64=crc64)
             try:
-                part = self._store.copy_part(
-                    self._copy, upload_id, 1, self._object, begin=0, end=_SIZE, whole=True
-                )
+                part = self._store.copy_part(self._copy, upload_id, 1, self._object, size=_SIZE)
             except StoreError as error:
                 if error.transient or is_denied(error):
                     raise

@@ -31,7 +31,7 @@ from binlog2s3.inspect.check.settings import (
 )
 from binlog2s3.server.connection import Server, binlog_name, granted_name
 from binlog2s3.server.login import CHMOD, Login, how_to_prove, readable_by_others, resolve
-from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
+from binlog2s3.server.mysqlbinlog import Child, Tool, find, server_id_of
 from binlog2s3.server.omissions import binlog_filters, in_galera, replica_filters, replicates
 from binlog2s3.server.version import ServerVersion
 
@@ -70,11 +70,10 @@ class SourceAccount:
 
 
 class SourceCheck:
-    """Looks at the source, part by part; `close` it. `target` is the archive's address."""
+    """Looks at the source, part by part; `close` it."""
 
-    def __init__(self, config: Config, target: str) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._target = target
         self._server = Server(lambda: resolve(config.mysql))
         self._account: SourceAccount | None = None
         self._settings: ServerSettings | None = None
@@ -133,11 +132,10 @@ class SourceCheck:
         named = ", ".join(f"'{name}'" for name in VARIABLES)
         rows = self._server.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({named})")
         variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
-        source, target = self._config.stream.source, self._target
         return ServerSettings(
             release=account.release,
             variables=variables,
-            our_id=self._config.mysql.server_id or derive_server_id(f"{source} {target}"),
+            our_id=server_id_of(self._config),
             replicas=_replicas(self._server, account),
             replicates=replicates(self._server),
             replica_filters=self._replica_filters(variables),

@@ -27,17 +27,14 @@ _DYNAMIC = Path("/var/lib/private")
 """Where systemd keeps the state of units with DynamicUser."""
 
 
-def spool_rows(config: Config, target: str) -> Iterator[Row]:
-    """Every row of the spool; directories made for it are removed.
-
-    `target` is the archive's address, as the spool records it.
-    """
+def spool_rows(config: Config) -> Iterator[Row]:
+    """Every row of the spool; directories made for it are removed."""
     directory = config.spool
     made: list[Path] = []
     try:
         try:
             _make(directory, made)
-            yield from _rows(config, target, made)
+            yield from _rows(config, made)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             found = f"{error.filename or directory}: {reason}"
@@ -85,7 +82,7 @@ def _make(directory: Path, made: list[Path]) -> None:
         made.append(path)
 
 
-def _rows(config: Config, target: str, made: list[Path]) -> Iterator[Row]:
+def _rows(config: Config, made: list[Path]) -> Iterator[Row]:
     directory = config.spool
     probe = directory / f"check-{secrets.token_hex(4)}"
     try:
@@ -96,7 +93,7 @@ def _rows(config: Config, target: str, made: list[Path]) -> Iterator[Row]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield _directory_row(directory, made)
         yield _lock_row(directory)
-        yield _contents_row(directory, config.stream.source, target)
+        yield _contents_row(directory, config.stream.source, config.target)
     finally:
         with suppress(OSError):
             probe.unlink()

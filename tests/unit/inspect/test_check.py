@@ -921,7 +921,7 @@ def test_old_uploads_of_killed_checks_are_swept_from_the_archive() -> None:
 
 
 def reading(store: MemoryStore) -> Row:
-    check = BucketCheck(config(), store, Settings(), "s3://b/pre")
+    check = BucketCheck(config(), store, Settings())
     return next(row for row in check.reading_rows() if row.name == "read archive/")
 
 
@@ -962,12 +962,12 @@ def test_a_bucket_that_says_no_is_reached() -> None:
     store.on_call = lambda name: (
         ("before", denied("list_objects_v2")) if name == "check_access" else None
     )
-    check = BucketCheck(config(), store, Settings(clock=denied("list_objects_v2")), "s3://b/pre")
+    check = BucketCheck(config(), store, Settings(clock=denied("list_objects_v2")))
     rows = {row.name: row for row in check.reading_rows()}
     assert (rows["reachable"].result, rows["list live/"].result) == ("ok", "fail")
     assert rows["read archive/"].result == "skipped"
     gone = StoreError("cannot reach the store", hint="look", transient=True)
-    check = BucketCheck(config(), store, Settings(clock=gone), "s3://b/pre")
+    check = BucketCheck(config(), store, Settings(clock=gone))
     assert results(check.reading_rows()) == {
         "reachable": "fail",
         "list live/": "skipped",
@@ -982,7 +982,7 @@ def test_settings_of_a_bucket_that_may_not_be_asked() -> None:
     """A warning each; a store that does not have them is well."""
     no = denied("get_bucket_versioning")
     settings = Settings(versioning=no, lifecycle=no, default_retention=no)
-    check = BucketCheck(config(), MemoryStore(), settings, "s3://b/pre")
+    check = BucketCheck(config(), MemoryStore(), settings)
     assert results(check.setting_rows()) == dict.fromkeys(
         ("Object Lock", "lifecycle rules", "versioning"), "warn"
     )
@@ -990,16 +990,14 @@ def test_settings_of_a_bucket_that_may_not_be_asked() -> None:
         Failure(code="NotImplemented", operation="x", bucket="b", endpoint="e", status=501)
     )
     settings = Settings(versioning=lacking, lifecycle=lacking, default_retention=lacking)
-    check = BucketCheck(config(), MemoryStore(), settings, "s3://b/pre")
+    check = BucketCheck(config(), MemoryStore(), settings)
     assert results(check.setting_rows()) == {}
 
 
 def test_rules_that_may_not_be_asked_of_a_versioned_bucket() -> None:
     """It is versioned, that much is known; whether old versions end is not."""
     no = denied("get_bucket_lifecycle_configuration")
-    check = BucketCheck(
-        config(), MemoryStore(), Settings(versioning="Enabled", lifecycle=no), "s3://b/pre"
-    )
+    check = BucketCheck(config(), MemoryStore(), Settings(versioning="Enabled", lifecycle=no))
     rows = {row.name: row for row in check.setting_rows()}
     assert (rows["versioning"].result, rows["versioning"].found) == ("ok", "Enabled")
     assert rows["old versions"].result == "warn"
@@ -1012,7 +1010,7 @@ def test_rules_that_may_not_be_asked_of_a_versioned_bucket() -> None:
 
 def spool(directory: Path, **limits: int) -> dict[str, Row]:
     whole = replace(config(directory), spool_limits=SpoolLimits(**limits))
-    return {row.name: row for row in spool_rows(whole, "s3://b/pre")}
+    return {row.name: row for row in spool_rows(whole)}
 
 
 RUN = "run-20260102T030405000000Z-a1b2"

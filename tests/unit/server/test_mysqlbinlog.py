@@ -15,7 +15,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.rows import LINE_MOST
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError
 from binlog2s3.server.login import Login, parse_options
-from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, explain, find, printed
+from binlog2s3.server.mysqlbinlog import Child, Tool, explain, find, printed, server_id_of
+from tests.streamer import config
 from tests.waiting import wait_until
 
 FIRST = BinlogName.parse("mysql-bin.000001")
@@ -144,11 +145,16 @@ def test_nothing_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_server_id_is_always_the_same() -> None:
     """Derived from source and host, in the upper half of the range; never the same for two."""
-    assert derive_server_id("orders", "db1") == derive_server_id("orders", "db1") == 3126531536
-    ids = {derive_server_id(source, host) for source in "abc" for host in "xyz"}
+    made = config(Path("spool"), 1)
+    orders = replace(made, stream=replace(made.stream, source="orders"))
+    assert server_id_of(orders, "db1") == server_id_of(orders, "db1") == 3619013902
+    streams = [replace(made, stream=replace(made.stream, source=source)) for source in "abc"]
+    ids = {server_id_of(stream, host) for stream in streams for host in "xyz"}
     assert len(ids) == 9
     assert all(0x8000_0000 <= number <= 0xFFFF_FFFF for number in ids)
-    assert derive_server_id("orders") == derive_server_id("orders", os.uname().nodename)
+    assert server_id_of(orders) == server_id_of(orders, os.uname().nodename)
+    chosen = replace(orders, mysql=replace(orders.mysql, server_id=7))
+    assert server_id_of(chosen) == 7
 
 
 # Running it

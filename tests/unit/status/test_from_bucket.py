@@ -413,9 +413,9 @@ class Paging(MemoryStore):
             self.lists += at > 0 and at % 1000 == 0
             yield info
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         self.lists += 1
-        return super().list_names(prefix, delimiter=delimiter)
+        return super().list_names(prefix)
 
 
 MANY = 12_000

@@ -31,7 +31,7 @@ OPERATIONS: dict[str, Callable[[S3Store], object]] = {
     "uploads_below": lambda store: store.uploads_below("a"),
     "list_parts": lambda store: store.list_parts("a", "1"),
     "upload_part": lambda store: store.upload_part("a", "1", 1, b"x"),
-    "copy_part": lambda store: store.copy_part("a", "1", 1, "b", begin=0, end=1),
+    "copy_part": lambda store: store.copy_part("a", "1", 1, "b", size=1),
     "complete_upload": lambda store: store.complete_upload("a", "1", [], size=1, crc64=None),
     "abort_upload": lambda store: store.abort_upload("a", "1"),
     "has_object_lock": lambda store: store.settings.has_object_lock(),

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.stream.spool import Spool
 from tests.memory_store import MemoryStore
 from tests.streamer import World
+from tests.unit.stream.builders import spool_in
 
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Spool]:
     """A spool that nobody has used."""
-    with closing(Spool(tmp_path / "new" / "spool", SpoolLimits(min_free_bytes=0))) as made:
+    with closing(spool_in(tmp_path / "new" / "spool")) as made:
         yield made
 
 

@@ -46,9 +46,9 @@ def at(number: int, offset: int, gtid_set: str) -> Position:
 def test_the_clock_is_claimed_only_once_its_position_is_durable() -> None:
     """A position in a binlog that is not archived proves nothing yet; the latest one counts."""
     coverage = Coverage(HISTORY, None, name(1))
-    coverage.seen(seen(1, 10))
-    coverage.seen(seen(1, 12))
-    coverage.seen(seen(2, 14))
+    coverage.seen(seen(1, 10), is_read=True)
+    coverage.seen(seen(1, 12), is_read=True)
+    coverage.seen(seen(2, 14), is_read=True)
     assert coverage.until is None
     coverage.archived(track(1))
     assert coverage.until == START + timedelta(seconds=12)
@@ -59,20 +59,20 @@ def test_the_clock_is_claimed_only_once_its_position_is_durable() -> None:
 def test_a_source_before_what_is_durable_proves_nothing() -> None:
     """After a RESET the same names come again: what was committed since then is not here."""
     coverage = Coverage(HISTORY, at(3, 500, ""), name(4))
-    coverage.seen(seen(1, 10, 4000))
-    coverage.seen(seen(3, 12, 499))
+    coverage.seen(seen(1, 10, 4000), is_read=True)
+    coverage.seen(seen(3, 12, 499), is_read=True)
     assert coverage.until is None
-    coverage.seen(seen(3, 14, 500))
+    coverage.seen(seen(3, 14, 500), is_read=True)
     assert coverage.until == START + timedelta(seconds=14)
 
 
 def test_a_clock_that_is_set_back_takes_back_what_was_claimed() -> None:
     """What is committed then has earlier times; what waits to be claimed by the old clock too."""
     coverage = Coverage(HISTORY, at(3, 500, ""), name(4))
-    coverage.seen(seen(3, 3600, 500))
+    coverage.seen(seen(3, 3600, 500), is_read=True)
     assert coverage.until == START + timedelta(seconds=3600)
-    coverage.seen(seen(4, 3610, 50))
-    coverage.seen(seen(4, 7, 60))
+    coverage.seen(seen(4, 3610, 50), is_read=True)
+    coverage.seen(seen(4, 7, 60), is_read=True)
     assert coverage.until is None
     coverage.reached(at(4, 55, ""))
     assert coverage.until is None
@@ -99,15 +99,15 @@ def test_what_lies_behind_an_open_binlog_waits_for_it() -> None:
 def test_the_clock_is_claimed_up_to_the_offset() -> None:
     """Of an open binlog: not a byte early."""
     coverage = Coverage(HISTORY, None, name(1))
-    coverage.seen(seen(1, 10, 200))
-    coverage.seen(seen(1, 12, 201))
+    coverage.seen(seen(1, 10, 200), is_read=True)
+    coverage.seen(seen(1, 12, 201), is_read=True)
     coverage.reached(at(1, 199, ""))
     assert coverage.until is None
     coverage.reached(at(1, 200, ""))
     assert coverage.until == START + timedelta(seconds=10)
     coverage.reached(at(1, 201, ""))
     assert coverage.until == START + timedelta(seconds=12)
-    coverage.seen(seen(1, 14, 201))
+    coverage.seen(seen(1, 14, 201), is_read=True)
     assert coverage.until == START + timedelta(seconds=14)
 
 
@@ -125,11 +125,13 @@ def test_a_claim_is_no_later_than_what_is_settled() -> None:
     """A statement that still runs may be stamped before the position was asked; none goes back."""
     coverage = Coverage(HISTORY, None, name(1))
     coverage.reached(at(1, 100, ""))
-    coverage.seen(replace(seen(1, 10, 100), settled_at=START + timedelta(seconds=8)))
+    coverage.seen(replace(seen(1, 10, 100), settled_at=START + timedelta(seconds=8)), is_read=True)
     assert coverage.until == START + timedelta(seconds=8)
-    coverage.seen(replace(seen(1, 12, 100), settled_at=START + timedelta(seconds=7)))
+    coverage.seen(replace(seen(1, 12, 100), settled_at=START + timedelta(seconds=7)), is_read=True)
     assert coverage.until == START + timedelta(seconds=8)
-    coverage.seen(replace(seen(1, 5, 100), settled_at=START + timedelta(seconds=3)))  # set back
+    coverage.seen(
+        replace(seen(1, 5, 100), settled_at=START + timedelta(seconds=3)), is_read=True
+    )  # set back
     assert coverage.until == START + timedelta(seconds=3)
 
 
@@ -138,8 +140,8 @@ def test_what_was_given_up_is_all_there_once_the_lineage_goes_on_behind_it() -> 
     coverage = Coverage(HISTORY, None, name(1))
     coverage.added(name(1))
     coverage.given_up(ended := track(1))
-    coverage.seen(seen(1, 10, ended.size))
-    coverage.seen(seen(1, 12, ended.size + 1))
+    coverage.seen(seen(1, 10, ended.size), is_read=True)
+    coverage.seen(seen(1, 12, ended.size + 1), is_read=True)
     assert (coverage.until, coverage.following) == (START + timedelta(seconds=10), name(1))
     assert not coverage.has(name(1))
     coverage.added(name(2))
@@ -149,7 +151,7 @@ def test_what_was_given_up_is_all_there_once_the_lineage_goes_on_behind_it() -> 
     coverage.added(name(1))  # against all expectation: it is read again after all
     assert coverage.durable == Position.of(ended.end, ended.gtids_after())
     assert not coverage.has(name(1))
-    coverage.seen(seen(1, 14, ended.size + 1))
+    coverage.seen(seen(1, 14, ended.size + 1), is_read=True)
     assert coverage.until == START + timedelta(seconds=12)
 
 
@@ -169,7 +171,7 @@ def test_what_was_given_up_and_is_read_again_is_open() -> None:
 def test_a_source_that_is_not_read_proves_nothing() -> None:
     """After a RESET it may stand where it was read to. A clock that goes back counts."""
     coverage = Coverage(HISTORY, at(3, 500, ""), name(4))
-    coverage.seen(seen(3, 10, 500))
+    coverage.seen(seen(3, 10, 500), is_read=True)
     coverage.seen(seen(3, 20, 500), is_read=False)
     assert coverage.until == START + timedelta(seconds=10)
     coverage.seen(seen(3, 5, 500), is_read=False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.pages import SPAN, Page, build, name_at
 from binlog2s3.binlog.names import BinlogName
@@ -136,7 +137,7 @@ def test_a_round_is_of_the_lineage_that_is_written(lineage: Lineage | None) -> N
     lineage_in(store, LINEAGE, SPAN, pages=())
     coverage = SimpleNamespace(has=upto(SPAN), lineage=lineage) if lineage else None
     tracking: Any = SimpleNamespace(coverage=coverage)
-    pager = Pager(store=store, layout=LAYOUT, tracking=tracking, stop=Stop())
+    pager = Pager(Catalog(store, LAYOUT), tracking, Stop())
     assert pager.round(pause_seconds=0) == (1 if lineage else 0)
     assert pager.round(pause_seconds=0) == 0
     assert bool(pages_in(store)) is bool(lineage)

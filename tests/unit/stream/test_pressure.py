@@ -16,21 +16,16 @@ MIB = 1 << 20
 
 
 class Disk:
-    """A spool that takes `used` bytes and has `free` ones left; `asked` is what did not count."""
+    """A spool that takes `used` bytes and has `free` ones left; None if it cannot be measured."""
 
-    def __init__(self, used: int = 0, free: int = 100 * MIB) -> None:
-        self.used = used
+    def __init__(self, used: int | None = 0, free: int = 100 * MIB) -> None:
+        self.used: int | None = used
         self.free = free
-        self.asked: list[int] = []
 
-    def room(self, passing: int = 0) -> Room:
-        self.asked.append(passing)
-        return Room(
-            used=max(0, self.used - passing),
-            free=self.free,
-            max_bytes=10 * MIB,
-            min_free=2 * MIB,
-        )
+    def room(self) -> Room:
+        if self.used is None:
+            raise SpoolError("gone")
+        return Room(used=self.used, free=self.free, max_bytes=10 * MIB, min_free=2 * MIB)
 
 
 class Presses:
@@ -102,12 +97,27 @@ def test_above_the_limit_what_is_there_is_read_first(
 
 def test_an_event_that_is_not_whole_does_not_count() -> None:
     """Nobody can bring a part of it in: it passes, however large it is."""
-    disk = Disk(used=15 * MIB)
-    pressure, _ = make(disk)
     child = Child()
-    assert stops(pressure, child, size=MIB, position=7 * MIB) == (False, 0)
-    assert disk.asked == [6 * MIB]
-    assert child.held == []
+    for used, says in ((16 * MIB, (False, 0)), (16 * MIB + 1, (True, 1))):
+        pressure, _ = make(Disk(used=used))
+        assert stops(pressure, child, size=MIB, position=7 * MIB) == says
+        assert pressure.room is not None
+        assert pressure.room.used == used, "for the status it does"
+    assert child.held == [True, False]
+
+
+def test_a_spool_that_cannot_be_measured_is_shown_as_it_was() -> None:
+    """And before it ever was, not at all. A run learns of the error, the status does not."""
+    for before, shown in ((None, None), (9, 9)):
+        disk = Disk(used=before)
+        pressure, _ = make(disk)
+        pressure.look()
+        disk.used, pressure._look_at = None, 0.0
+        pressure.look()
+        assert (pressure.room and pressure.room.used) == shown
+        pressure._look_at = 0.0
+        with pytest.raises(SpoolError):
+            stops(pressure, Child())
 
 
 def test_with_room_there_is_nothing_to_relieve() -> None:

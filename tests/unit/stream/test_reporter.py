@@ -15,8 +15,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
-from binlog2s3.config.timing import DEFAULT
-from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
+from binlog2s3.errors import SourceError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Purge, Status, Totals, UploadStatus
 from binlog2s3.stream.board import Board
@@ -68,7 +67,6 @@ class Parts:
         self.counts = Counts()
         self.pulse = Pulse()
         self.stop = Stop()
-        self.disk: Room | SpoolError = Room(used=7, free=100, max_bytes=None, min_free=5)
         self.archived = {name(1), name(2)}
         self.coverage: Any = SimpleNamespace(
             durable=Position(
@@ -85,7 +83,9 @@ class Parts:
         )
         self.runs: Any = SimpleNamespace(
             reached=lambda: FilePosition(name(3), 500),
-            pressure=SimpleNamespace(paused=False),
+            pressure=SimpleNamespace(
+                paused=False, room=Room(used=7, free=100, max_bytes=None, min_free=5)
+            ),
             run=SimpleNamespace(child=SimpleNamespace(pid=77)),
             is_running=True,
             is_reading=True,
@@ -111,8 +111,9 @@ class Parts:
         self.uploads = Counted(
             made,
             store=None,
+            bodies=None,
             layout=None,
-            spool=SimpleNamespace(room=self._room),
+            spool=None,
             workers=InlineWorkers(4),
             stop=self.stop,
             clock=lambda: self.now,
@@ -136,11 +137,6 @@ class Parts:
         """A request of this thread has failed, and is repeated."""
         self.counts.failed(error)
         self.pulse.failed(now)
-
-    def _room(self) -> Room:
-        if isinstance(self.disk, SpoolError):
-            raise self.disk
-        return self.disk
 
     def answer(self, number: int = 3, offset: int = 500, gtids: str = f"{UUID}:1-9") -> None:
         """The source tells its position."""
@@ -426,14 +422,12 @@ def test_the_end_and_another_writer() -> None:
     assert parts.told == ("standby", [])
 
 
-def test_a_spool_that_cannot_be_looked_at_is_shown_as_it_was() -> None:
-    """And before it could ever be, not at all."""
+def test_a_spool_that_was_never_measured_is_not_shown() -> None:
+    """Not as one that takes nothing."""
     parts = Parts()
-    seen = Room(used=9, free=1, max_bytes=20, min_free=5)
-    for disk, used in ((SpoolError("gone"), None), (seen, 9), (SpoolError("gone"), 9)):
-        parts.disk = disk
-        parts.go(2)
-        assert (parts.status.spool.bytes if parts.status.spool else None) == used
+    assert parts.status.spool is not None
+    parts.runs.pressure.room = None
+    assert parts.status.spool is None
 
 
 def test_before_the_source_and_the_lineage_are_known() -> None:
@@ -585,12 +579,11 @@ def test_a_source_is_known_as_far_as_it_was_read_or_is_durable(
 
 
 def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
-    """Whichever is later, and none in the future; the last commit is remembered."""
+    """Whichever is later, and none in the future."""
     parts = Parts()
     parts.covered = TIME
-    newest = int((TIME + timedelta(seconds=5)).timestamp() * 1e6)
-    for parts.stock in (stock(newest_commit_us=newest), stock()):
-        parts.go(2)
+    parts.stock = stock(newest_commit_us=int((TIME + timedelta(seconds=5)).timestamp() * 1e6))
+    parts.go(2)
     assert parts.status.latest == TIME + timedelta(seconds=5)
     parts.covered = TIME + timedelta(seconds=9)
     assert parts.status.latest == parts.covered
@@ -628,24 +621,23 @@ def test_a_board_looks_again_and_again() -> None:
 
 
 def test_a_heartbeat_is_of_one_moment() -> None:
-    """Its state and the troubles in its status, though the board last looked before."""
+    """It says what its status says, though the board last looked before."""
     parts = Parts()
     board = Board(parts.reporter.status)
-    loop: Any = SimpleNamespace(
-        _board=board,
-        _watch=parts.watch,
-        _tracking=parts.tracking,
-        _reporter=parts.reporter,
-        _config=SimpleNamespace(timing=DEFAULT),
-        status=parts.reporter.status,
-    )
+    loop: Any = SimpleNamespace(_board=board, _tracking=parts.tracking)
     vars(parts.tracking).update(time_zone=None, unlogged=None, leaves_out=())
     parts.failed(StoreError("503"), parts.now)
+    parts.covered = TIME
     parts.go(31)
     beat = Loop._progress(loop, BEAT)
     assert beat.status is not None
     assert beat.state == beat.status["state"] == "store unreachable"
     assert [one["code"] for one in beat.status["troubles"]] == ["store"]
+    assert (beat.lineage, beat.server_uuid) == (parts.coverage.lineage.id, UUID)
+    assert (beat.durable, beat.covered_until) == (parts.coverage.durable, TIME)
+    assert beat.server == board.current().server.position == beat.durable
+    parts.coverage.grows = False  # another history may begin before what is durable of it
+    assert Loop._progress(loop, BEAT).durable is None
 
 
 def test_rates_are_of_what_was_gained() -> None:

@@ -17,7 +17,6 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
-from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.errors import (
     DamageError,
     ElsewhereError,
@@ -30,11 +29,12 @@ from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.resume import Doubt
 from binlog2s3.stream.run import NEXT, BeingRead, Event, Memory, Runs, State
-from binlog2s3.stream.spool import RunFacts, Spool
+from binlog2s3.stream.spool import RunFacts
 from tests.binlog_writer import UUID_A
 from tests.memory_store import MemoryStore
 from tests.process import Clock, Process, Shown, config
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source
+from tests.unit.stream.builders import spool_in
 
 SECOND = FIRST.next()
 READABLE, UNREADABLE = BeingRead(FIRST, is_readable=True), BeingRead(FIRST, is_readable=False)
@@ -294,7 +294,7 @@ def begun(tmp_path: Path, store: MemoryStore, source: Source, *, spooled: bool =
             position=4,
             lineage=LINEAGE,
         )
-        with closing(Spool(tmp_path, SpoolLimits(min_free_bytes=0))) as spool:
+        with closing(spool_in(tmp_path)) as spool:
             run = spool.begin(facts)
             for name in (FIRST, SECOND):
                 (run.directory / str(name)).write_bytes(shown.data(name))

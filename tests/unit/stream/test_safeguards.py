@@ -23,6 +23,7 @@ from typing import Any, Self
 import pytest
 from botocore.exceptions import ClientError
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
@@ -67,6 +68,7 @@ from tests.memory_store import MemoryStore
 from tests.process import Clock, Process, Shown
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer, World
 from tests.unit.stream import builders
+from tests.unit.stream.builders import spool_in
 from tests.waiting import wait_until
 
 KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
@@ -678,10 +680,8 @@ def test_a_new_writer_carries_on_what_was_proved(spool: Spool) -> None:
         store.put(layout.writer(*beat.rank), beat.to_json())
     known = replace(BEAT.durable, offset=4)
     writer = Writer(
-        store=store,
-        layout=layout,
+        catalog=Catalog(store, layout),
         spool=spool,
-        target="t",
         interval_seconds=30.0,
         progress=lambda beat: replace(
             beat, lineage=BEAT.lineage, server_uuid=UUID_A, durable=known, covered_until=None
@@ -689,9 +689,8 @@ def test_a_new_writer_carries_on_what_was_proved(spool: Spool) -> None:
         uploads=SimpleNamespace(),  # type: ignore[arg-type]
         stop=Stop(),
     )
-    writer.claim(store)
+    writer.claim(Catalog(store, layout))
     assert writer.me.generation == BEAT.generation + 1
-    assert writer.me.covered_until == BEAT.covered_until
     assert writer.me.durable == BEAT.durable
     later = BEAT.covered_until + timedelta(seconds=1)
     here = BEAT.lineage
@@ -782,7 +781,7 @@ def test_a_client_whose_credentials_were_refused_is_dropped() -> None:
 
 def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     """Nobody listens at the source's address: whoever writes there is not disturbed."""
-    store, spool = Together(), Spool(tmp_path)
+    store, spool = Together(), spool_in(tmp_path)
     plain: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
     given = {"host": "127.0.0.1", "port": 1, "user": "repl", "connect_timeout": 10}
     mysql = MysqlConfig(**{**plain, **given})
@@ -824,9 +823,9 @@ class Together(MemoryStore):
         self._meet(prefix)
         return super().list(prefix, start_after=start_after)
 
-    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+    def list_names(self, prefix: str) -> Iterator[str]:
         self._meet(prefix)
-        return super().list_names(prefix, delimiter=delimiter)
+        return super().list_names(prefix)
 
 
 class Refusing(Startup):
@@ -849,12 +848,12 @@ def test_a_refused_start_claims_only_for_what_its_spool_alone_has(
     world.source.write(300)
     world.work(before)
     world.stop(before)
-    spool = Spool(world.directory / "new")
+    spool = Spool(world.directory / "new", source=LAYOUT.source, target=RUN.target)
     if spooled:
-        facts = replace(RUN, source=LAYOUT.source, target="s3://b/p", lineage=LINEAGE)
+        facts = replace(RUN, source=LAYOUT.source, lineage=LINEAGE)
         world.source.write(300)
         (spool.begin(facts).directory / str(FIRST)).write_bytes(world.source.data(FIRST))
-    found = find(world.store, LAYOUT, spool, "s3://b/p", Grid(100))
+    found = find(Catalog(world.store, LAYOUT), spool, Grid(100))
     assert [track.name for track in found.tracks] == [FIRST]
     config: Any = SimpleNamespace(
         s3=SimpleNamespace(prefix=LAYOUT.prefix, part_size=100),
@@ -935,7 +934,7 @@ class Asked:
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Any]:
     """One that neither runs nor asks by itself; `watch` is what the watch says."""
-    spool = Spool(tmp_path)
+    spool = spool_in(tmp_path)
     watch = SimpleNamespace(
         source_state=SimpleNamespace(stranger="", behind=0, position=None, error=None),
         heard_at=time.monotonic() + 1000,
@@ -948,7 +947,7 @@ def runs(tmp_path: Path) -> Iterator[Any]:
         stream=SimpleNamespace(stall_timeout=60.0),
     )
     nothing: Any = SimpleNamespace()
-    tracking = Tracking(store=nothing, layout=LAYOUT, spool=spool, writer=nothing, uploads=nothing)
+    tracking = Tracking(catalog=nothing, spool=spool, writer=nothing, uploads=nothing)
     tracking.judge = lambda *_, **__: False  # type: ignore[method-assign]
     yield Runs(
         config,  # type: ignore[arg-type]

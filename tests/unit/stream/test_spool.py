@@ -13,17 +13,11 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError
-from binlog2s3.stream.spool import Room, RunFacts, Spool, SpoolRun, default_min_free, room_of
+from binlog2s3.stream.spool import Room, Spool, SpoolRun, default_min_free, room_of
 from tests.binlog_writer import BinlogWriter
+from tests.unit.stream.builders import RUN, spool_in
 
-FACTS = RunFacts(
-    source="orders",
-    target="s3://bucket/p",
-    server_uuid="3e11fa47-71ca-11e1-9e33-c80aa9429562",
-    binlog="b.000001",
-    position=4,
-    lineage="L",
-)
+FACTS = replace(RUN, lineage="L")
 ONE, TWO = BinlogName.parse("b.000001"), BinlogName.parse("b.000002")
 
 
@@ -37,9 +31,9 @@ def test_it_is_made_for_its_user_alone(spool: Spool) -> None:
 def test_one_streamer_holds_it(spool: Spool) -> None:
     """A second one is told which process has it, until that one lets go."""
     with pytest.raises(SpoolError, match=rf"in use by another streamer \(process {os.getpid()}\)"):
-        Spool(spool.directory)
+        spool_in(spool.directory)
     spool.close()
-    again = Spool(spool.directory)
+    again = spool_in(spool.directory)
     again.close()
     again._lock = spool._lock = os.open(spool.directory, os.O_RDONLY)  # for the fixture's close
 
@@ -47,7 +41,7 @@ def test_one_streamer_holds_it(spool: Spool) -> None:
 def test_a_lock_file_that_is_left_holds_nothing(tmp_path: Path) -> None:
     """The lock ends with its process, not with the file."""
     (tmp_path / "lock").write_text("999999999999999\n")
-    Spool(tmp_path).close()
+    spool_in(tmp_path).close()
     assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
@@ -55,7 +49,7 @@ def test_a_spool_that_cannot_be_made(tmp_path: Path) -> None:
     """The path and the reason are in the message, what to do in the hint."""
     (tmp_path / "file").touch()
     with pytest.raises(SpoolError, match="file/spool: not a directory") as caught:
-        Spool(tmp_path / "file" / "spool")
+        spool_in(tmp_path / "file" / "spool")
     assert caught.value.hint
     assert caught.value.exit_code == 5
 
@@ -190,7 +184,7 @@ def test_a_run_whose_mysqlbinlog_cannot_be_started_is_none(spool: Spool) -> None
 
     for _ in range(2):
         with pytest.raises(SourceError):
-            spool.started(FACTS, start)
+            spool.started(FACTS.server_uuid, ONE, 4, start)
     assert spool.runs() == []
     assert not list(spool.directory.glob("run-*"))
 
@@ -237,10 +231,10 @@ def test_nothing_is_seen_half_done_by_another_thread(spool: Spool) -> None:
 
 def test_a_spool_that_was_given_up_is_left_alone(tmp_path: Path) -> None:
     """A thread that outlives its stream changes nothing: the next streamer may hold it."""
-    spool = Spool(tmp_path)
+    spool = spool_in(tmp_path)
     run = spool.begin(FACTS)
     spool.close()
-    with closing(Spool(tmp_path)) as other:
+    with closing(spool_in(tmp_path)) as other:
         for late in (lambda: spool.discard(run), lambda: spool.begin(FACTS)):
             with pytest.raises(SpoolError, match="is closed"):
                 late()
@@ -457,13 +451,14 @@ def test_when_there_is_room_again(room: Room, again: bool) -> None:
 
 def test_the_last_claim_is_recorded(spool: Spool) -> None:
     """A later start reads it; another source or another archive has none."""
-    here = ("orders", "s3://bucket/p")
-    assert spool.last_claim(*here) is None
-    spool.note_claim(*here, (7, "00000007"))
-    spool.note_claim(*here, (8, "9c2d41aa"))
-    assert spool.last_claim(*here) == (8, "9c2d41aa")
-    assert spool.last_claim("other", here[1]) is None
-    assert spool.last_claim(here[0], "s3://bucket/q") is None
+    assert spool.last_claim() is None
+    spool.note_claim((7, "00000007"))
+    spool.note_claim((8, "9c2d41aa"))
+    assert spool.last_claim() == (8, "9c2d41aa")
+    spool.source = "other"
+    assert spool.last_claim() is None
+    spool.source, spool.target = "orders", "s3://bucket/q"
+    assert spool.last_claim() is None
     assert sorted(path.name for path in spool.directory.iterdir()) == ["claim.json", "lock"]
     assert spool.runs() == []
 
@@ -475,15 +470,15 @@ def test_the_last_claim_is_recorded(spool: Spool) -> None:
 def test_a_damaged_record_of_a_claim_is_none(spool: Spool, text: bytes) -> None:
     """The start waits for that writer, as for any other."""
     (spool.directory / "claim.json").write_bytes(text)
-    assert spool.last_claim("orders", "s3://bucket/p") is None
+    assert spool.last_claim() is None
 
 
 def test_a_record_that_cannot_be_written_is_a_spool_error(spool: Spool) -> None:
     """What is in its place is named."""
     (spool.directory / "claim.json").mkdir()
     for act in (
-        lambda: spool.note_claim("orders", "t", (1, "00000000")),
-        lambda: spool.last_claim("orders", "t"),
+        lambda: spool.note_claim((1, "00000000")),
+        spool.last_claim,
     ):
         with pytest.raises(SpoolError, match=r"claim\.json: is a directory"):
             act()
@@ -505,16 +500,16 @@ def test_a_torn_end_is_forgotten(spool: Spool, end: int, left: bytes) -> None:
 def test_a_link_in_a_spool_is_refused(tmp_path: Path, name: str) -> None:
     """Somebody may have made it: what it names is neither read nor written."""
     secret = tmp_path / "secret"
-    secret.write_text('{"source": "orders", "target": "s3://t", "generation": 9, "token": "t"}')
+    secret.write_text('{"source": "orders", "target": "s3://b/p", "generation": 9, "token": "t"}')
     before = secret.read_text()
     directory = tmp_path / "spool"
     directory.mkdir()
     (directory / name).symlink_to(secret)
     with (
         pytest.raises(SpoolError, match=f"{name}: a link is in its place") as raised,
-        closing(Spool(directory)) as spool,
+        closing(spool_in(directory)) as spool,
     ):
-        spool.last_claim("orders", "s3://t")
+        spool.last_claim()
     assert "remove it" in raised.value.hint
     assert secret.read_text() == before
 
@@ -526,10 +521,10 @@ def test_what_a_spool_writes_replaces_a_link(tmp_path: Path) -> None:
     directory = tmp_path / "spool"
     directory.mkdir()
     (directory / "claim.json.new").symlink_to(secret)
-    with closing(Spool(directory)) as spool:
-        spool.note_claim("orders", "s3://t", (1, "t"))
+    with closing(spool_in(directory)) as spool:
+        spool.note_claim((1, "t"))
         spool.begin(FACTS)
-        assert spool.last_claim("orders", "s3://t") == (1, "t")
+        assert spool.last_claim() == (1, "t")
     assert secret.read_text() == "kept"
 
 
@@ -547,6 +542,6 @@ def test_a_spool_of_another_user_is_refused(tmp_path: Path) -> None:
     """Also by root, before anything in it is touched."""
     os.chown(tmp_path, 65_534, 65_534)
     with pytest.raises(SpoolError, match="belongs to user 65534") as raised:
-        Spool(tmp_path)
+        spool_in(tmp_path)
     assert "must belong to the user that streams" in raised.value.hint
     assert list(tmp_path.iterdir()) == []

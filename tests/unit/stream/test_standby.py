@@ -23,7 +23,6 @@ from tests.memory_store import MemoryStore
 from tests.unit.stream.builders import RUN
 
 LAYOUT = Layout("p", "orders")
-TARGET = "s3://b/p"
 WRITES = replace(BEAT, state="streaming", server_uuid=UUID, lineage=ID)
 
 
@@ -70,9 +69,7 @@ def bystander(store: MemoryStore, time: Time, spool: Spool, **other: Any) -> Sta
         "refuses": lambda _: False,
         **other,
     }
-    return StandbyLoop(
-        store=store, layout=LAYOUT, spool=spool, target=TARGET, stop=time, clock=time, **chosen
-    )
+    return StandbyLoop(catalog=Catalog(store, LAYOUT), spool=spool, stop=time, clock=time, **chosen)
 
 
 def wait(store: MemoryStore, time: Time, spool: Spool, **other: Any) -> Vacancy:
@@ -98,7 +95,7 @@ def test_nobody_is_waited_for(spool: Spool, who: str) -> None:
     if who != "nobody":
         put(store, replace(WRITES, state="stopped" if who == "stopped" else "streaming"))
     if who == "own":
-        spool.note_claim("orders", TARGET, WRITES.rank)
+        spool.note_claim(WRITES.rank)
     calls = store.calls["put"]
     vacancy = wait(store, time, spool)
     assert time.waits == 0
@@ -114,7 +111,7 @@ def test_the_own_claim_does_not_excuse_a_greater_writer(spool: Spool) -> None:
     """Somebody has taken over since: that one is waited for."""
     store, time = MemoryStore(), Time()
     put(store, WRITES)
-    spool.note_claim("orders", TARGET, (WRITES.generation - 1, WRITES.token))
+    spool.note_claim((WRITES.generation - 1, WRITES.token))
     vacancy = wait(store, time, spool)
     assert "silent" in vacancy.why
     assert not vacancy.is_calm

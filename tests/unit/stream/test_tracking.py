@@ -20,14 +20,13 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.config.stream import SpoolLimits
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import ObjectInfo
 from binlog2s3.stream.continuation import KnownEnd
 from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.job import Look
-from binlog2s3.stream.spool import Spool, SpoolRun
+from binlog2s3.stream.spool import SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.waiting import Stop
@@ -36,7 +35,7 @@ from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
-from tests.unit.stream.builders import RUN, name
+from tests.unit.stream.builders import RUN, name, spool_in
 
 LAYOUT = Layout("p", "orders")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +61,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.store = MemoryStore(min_part_bytes=1)
-        self.spool = Spool(directory, SpoolLimits(min_free_bytes=0))
+        self.spool = spool_in(directory)
         self.looks = 0
         self.told: list[datetime] = []
         self.turns: list[tuple[str, int]] = []
@@ -72,6 +71,7 @@ class Bench:
         self.uploads = AtOnce(
             config(directory, 1000),
             store=self.store,
+            bodies=self.store,
             layout=LAYOUT,
             spool=self.spool,
             workers=self.workers,
@@ -87,23 +87,20 @@ class Bench:
             before=self._before,
         )
         self.tracking = Tracking(
-            store=self.store,
-            layout=LAYOUT,
+            catalog=Catalog(self.store, LAYOUT),
             spool=self.spool,
             writer=self.writer,
             uploads=self.uploads,
         )
 
-    def _look(self, _: object) -> None:
+    def _look(self) -> None:
         self.looks += 1
 
     def _before(self, lineage: str) -> Any:
         """What the writer before said."""
         return SimpleNamespace(unlogged=self.witnessed.get(lineage), **self.said)
 
-    def _take_turn(
-        self, _: object, lineage: str, describe: Callable[[], bool] | None = None
-    ) -> bool:
+    def _take_turn(self, lineage: str, describe: Callable[[], bool] | None = None) -> bool:
         described = describe is not None and describe()
         self.turns.append((lineage, len(self.store.objects)))
         return described
@@ -529,8 +526,10 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     """Of each history what was seen of it alone; not before all of the one before it is in."""
     assert bench.covered_until() is None
     begin(bench)
-    bench.tracking.seen(seen(1, 10))
-    bench.tracking.seen(replace(seen(1, 99), uuid=UUID_B))  # a stranger's says nothing of ours
+    bench.tracking.seen(seen(1, 10), is_read=True)
+    bench.tracking.seen(
+        replace(seen(1, 99), uuid=UUID_B), is_read=True
+    )  # a stranger's says nothing of ours
     assert bench.covered_until() is None
     bench.settle()
     assert bench.covered_until() == START + timedelta(seconds=10)
@@ -538,7 +537,7 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     bench.tracking.begin(UUID_B, "mysql", PARENT)
     assert bench.covered_until() == START + timedelta(seconds=10)  # the one that was left
     bench.admit(5, server_uuid=UUID_B)
-    bench.coverage.seen(seen(5, 20))
+    bench.coverage.seen(seen(5, 20), is_read=True)
     bench.settle(bench.lineage.id)  # the new history is in, the old one is not
     assert bench.coverage.until == START + timedelta(seconds=20)
     assert bench.covered_until() is None  # what was claimed of another one says nothing
@@ -551,7 +550,7 @@ def test_a_history_that_is_left_waits_for_the_one_before_it(bench: Bench) -> Non
     begin(bench)
     bench.tracking.begin(UUID_B, "mysql", PARENT)
     bench.admit(5, server_uuid=UUID_B)
-    bench.coverage.seen(seen(5, 20))
+    bench.coverage.seen(seen(5, 20), is_read=True)
     bench.settle(bench.lineage.id)
     assert bench.coverage.until == START + timedelta(seconds=20)
     bench.tracking.begin(UUID_A, "mysql", PARENT)
@@ -571,12 +570,12 @@ def test_what_a_binlog_has_gained_is_not_in_while_it_is_read_again(bench: Bench)
     assert durable is not None
     longer = binlog(1, more=1)
     at = replace(seen(1, 10), place=FilePosition(name(1), len(longer)))
-    bench.tracking.seen(at)
+    bench.tracking.seen(at, is_read=True)
     assert bench.covered_until() is None
     assert not coverage.has(name(1))
     bench.tracking.forget(first)
     bench.admit(1, longer)
-    bench.tracking.seen(at)
+    bench.tracking.seen(at, is_read=True)
     assert bench.covered_until() is None
     assert coverage.durable == durable
     assert not coverage.has(name(1))
@@ -803,7 +802,7 @@ def test_what_was_seen_counts_where_the_binlogs_show_nothing(
     assert bench.tracking.unlogged is None, "that is another server"
     bench.tracking.saw_no_binlog(UUID_A, name(newest) if newest else None)
     first.state = TrackState.CLOSED
-    bench.tracking.seen(at(2))
+    bench.tracking.seen(at(2), is_read=True)
     assert bench.tracking.unlogged is not None
     assert (bench.tracking.unlogged.first, bench.tracking.unlogged.last) == (name(2), name(2))
     bench.admit(2, binlog(2, started=True))
@@ -834,7 +833,7 @@ def test_a_server_that_still_writes_the_same_binlog_had_one_all_the_time(bench: 
     """Then nothing was left out."""
     begin(bench)
     bench.tracking.saw_no_binlog(UUID_A, name(1))
-    bench.tracking.seen(at(1))
+    bench.tracking.seen(at(1), is_read=True)
     assert bench.tracking.unlogged is None
 
 
@@ -852,7 +851,7 @@ def test_a_server_that_wrote_no_binlog_and_then_others_of_another_name(
         bench.witnessed[lineage.id] = bench.tracking.unlogged
         resumed(bench, None, 1)
     other = BinlogName("moved", 1)
-    bench.tracking.seen(replace(at(1), place=FilePosition(other, 9)))
+    bench.tracking.seen(replace(at(1), place=FilePosition(other, 9)), is_read=True)
     bench.tracking.begin(UUID_A, "mysql", parent_of(lineage.id, join=join))
     track = bench.track(bench.run(), 1, binlog(2, started=True))
     track.name = other
@@ -868,7 +867,7 @@ def test_the_lineage_after_it_has_seen_it_no_more(bench: Bench) -> None:
     """Its next restart is as ever."""
     begin(bench)
     bench.tracking.saw_no_binlog(UUID_A, name(1))
-    bench.tracking.seen(at(2))
+    bench.tracking.seen(at(2), is_read=True)
     parent = parent_of(bench.lineage.id, join="gap", unlogged=True)
     bench.tracking.begin(UUID_A, "mysql", parent)
     bench.admit(2, binlog(2, started=True))

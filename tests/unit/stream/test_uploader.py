@@ -91,6 +91,21 @@ def test_the_time_from_a_commit_is_counted_once(world: World) -> None:
     assert timed_commits(again) == 0
 
 
+def test_the_last_commit_is_remembered(world: World) -> None:
+    """Also of a binlog that is dropped: the status does not fall back to an older moment."""
+    streamer = world.start()
+    world.source.write(50)
+    world.work(streamer, 10)
+    world.settle(streamer)
+    for _ in range(2):
+        world.now += 2
+        streamer.uploader.step(0)
+        assert streamer.uploader.stock is not None
+        assert streamer.uploader.stock.newest_commit_us
+        for job in streamer.uploader.jobs:
+            streamer.uploader.drop(job.track)
+
+
 def a_backlog(world: World, pace: float, *binlogs: int) -> Streamer:
     """Closed binlogs of so many transactions, not read yet; what the link carries is known."""
     streamer = world.start(workers=16)

@@ -39,10 +39,8 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
     """One that has nothing to tell."""
     plants = Plants(store, LAYOUT)
     return Writer(
-        store=store,
-        layout=LAYOUT,
+        catalog=Catalog(store, LAYOUT),
         spool=spool,
-        target="s3://b/p",
         interval_seconds=30.0,
         progress=lambda beat: replace(beat, state="idle", server_uuid=BEAT.server_uuid),
         uploads=SimpleNamespace(hand_in=lambda _: None, plants=plants),  # type: ignore[arg-type]
@@ -54,9 +52,9 @@ def test_the_last_to_claim_is_the_writer(spool: Spool) -> None:
     """The older one sees it at its heartbeat; the newer one deletes the older one's object."""
     store = MemoryStore()
     one, two = writer(store, spool), writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     one.beat()
-    two.claim(store)
+    two.claim(Catalog(store, LAYOUT))
     with pytest.raises(
         SupersededError, match=f"on {two.me.host} .*number 2, this one is number 1"
     ) as e:
@@ -74,13 +72,13 @@ def test_strange_uploads_are_named_by_the_first_heartbeat(
     strange = f"{LAYOUT.archive}theirs"
     store.create_upload(strange)
     one = writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     one.beat()
     one.beat()
     named = [record.fields.get("key") for record in caplog.records]  # type: ignore[attr-defined]
     assert named.count(strange) == 1
     two = writer(store, spool)
-    two.claim(store)
+    two.claim(Catalog(store, LAYOUT))
     store.fail_next("uploads_below", "before", StoreError("no"))
     two.beat()
     assert store.head(LAYOUT.writer(*two._me.rank)) is not None
@@ -104,7 +102,7 @@ def test_a_late_heartbeat_does_not_hide_that_it_stopped(spool: Spool) -> None:
     """It was rendered before, and the store performs it after: "stopped" waits for it."""
     store = SlowStore()
     one = writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     one.beat()
     store.asked.clear()
     store.arrives.clear()
@@ -127,8 +125,8 @@ def test_objects_of_dead_processes_that_stay_do_not_stop_the_heart(spool: Spool)
     """Their deletion is denied: the writer's own object is renewed all the same."""
     store = MemoryStore()
     one, two = writer(store, spool), writer(store, spool)
-    one.claim(store)
-    two.claim(store)
+    one.claim(Catalog(store, LAYOUT))
+    two.claim(Catalog(store, LAYOUT))
     store.fail_next("delete", "before", StoreError("denied"))
     two.beat()
     assert two.beaten_at is not None
@@ -141,18 +139,18 @@ def test_a_claim_is_recorded_in_the_spool_before_it_is_put(spool: Spool) -> None
     one = writer(store, spool)
     store.fail_next("put", "after", StoreError("lost", transient=True))
     with pytest.raises(StoreError):
-        one.claim(store)
+        one.claim(Catalog(store, LAYOUT))
     (rank,) = Catalog(store, LAYOUT).writers()
-    assert spool.last_claim("orders", "s3://b/p") == rank
-    one.claim(store, Vacancy(why="nobody writes"))
-    assert max(Catalog(store, LAYOUT).writers()) == spool.last_claim("orders", "s3://b/p")
+    assert spool.last_claim() == rank
+    one.claim(Catalog(store, LAYOUT), Vacancy(why="nobody writes"))
+    assert max(Catalog(store, LAYOUT).writers()) == spool.last_claim()
 
 
 def test_a_full_disk_does_not_keep_a_writer_from_its_claim(spool: Spool) -> None:
     """Its spool may hold what the bucket needs; without the record a restart waits, that is all."""
     (spool.directory / "claim.json").mkdir()
     store = MemoryStore()
-    writer(store, spool).claim(store)
+    writer(store, spool).claim(Catalog(store, LAYOUT))
     assert len(Catalog(store, LAYOUT).writers()) == 1
 
 
@@ -172,14 +170,14 @@ def test_a_claim_needs_its_vacancy(spool: Spool, how: str) -> None:
         store.delete([LAYOUT.writer(*BEAT.rank)])
     one, before = writer(store, spool), set(store.objects)
     if how in ("same", "deleted"):
-        one.claim(store, vacancy)
+        one.claim(Catalog(store, LAYOUT), vacancy)
         assert max(Catalog(store, LAYOUT).writers()) == one.me.rank
         return
     with pytest.raises(SupersededError):
-        one.claim(store, vacancy)
+        one.claim(Catalog(store, LAYOUT), vacancy)
     assert set(store.objects) == before
-    assert spool.last_claim("orders", "s3://b/p") is None
-    one.claim(store)  # --take-over
+    assert spool.last_claim() is None
+    one.claim(Catalog(store, LAYOUT))  # --take-over
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -194,12 +192,12 @@ def test_a_claim_behind_a_new_look_asks_nothing_again(spool: Spool, *, is_old: b
     )  # fmt: skip
     store.calls.clear()
     one = writer(store, spool)
-    one.claim(store, vacancy)
+    one.claim(Catalog(store, LAYOUT), vacancy)
     assert dict(store.calls) == {"put": 1} | ({"list": 1} if is_old else {})
     assert one.me.generation == said.generation + 1
     assert one.before(ID) == said
     with pytest.raises(SupersededError) if is_old else nullcontext():
-        writer(store, spool).claim(store, vacancy)
+        writer(store, spool).claim(Catalog(store, LAYOUT), vacancy)
 
 
 def test_two_that_claim_behind_the_same_look_do_not_both_take_the_turn(spool: Spool) -> None:
@@ -208,12 +206,12 @@ def test_two_that_claim_behind_the_same_look_do_not_both_take_the_turn(spool: Sp
     vacancy = Vacancy(why="there is no writer", is_calm=True, looked_at=math.inf)
     one, two = writer(store, spool), writer(store, spool)
     one._me, two._me = replace(one._me, token="1" * 16), replace(two._me, token="2" * 16)
-    one.claim(store, vacancy)
-    two.claim(store, vacancy)
+    one.claim(Catalog(store, LAYOUT), vacancy)
+    two.claim(Catalog(store, LAYOUT), vacancy)
     assert one.me.generation == two.me.generation == 1
     with pytest.raises(SupersededError):
-        one.take_turn(store, ID)
-    two.take_turn(store, OTHER)
+        one.take_turn(ID)
+    two.take_turn(OTHER)
     assert turns(store) == [OTHER]
 
 
@@ -225,7 +223,7 @@ def test_what_was_read_of_a_writer_counts_only_of_the_same_object(spool: Spool) 
     new = replace(old, at=old.at + timedelta(seconds=1))
     put(store, new)
     one = writer(store, spool)
-    one.claim(store, vacancy)
+    one.claim(Catalog(store, LAYOUT), vacancy)
     assert one.before(ID) == new
 
 
@@ -235,7 +233,7 @@ def test_who_has_no_source_may_renew_its_object(spool: Spool) -> None:
     put(store, BEAT)
     vacancy = Vacancy(why="no source", rank=BEAT.rank)
     put(store, replace(BEAT, at=BEAT.at + timedelta(seconds=1)))
-    writer(store, spool).claim(store, vacancy)
+    writer(store, spool).claim(Catalog(store, LAYOUT), vacancy)
 
 
 def test_standbys_are_shown_and_dead_ones_deleted(spool: Spool) -> None:
@@ -243,7 +241,7 @@ def test_standbys_are_shown_and_dead_ones_deleted(spool: Spool) -> None:
     clock = [BEAT.at]
     store = MemoryStore(now=lambda: clock[0])
     one = writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     for token, seconds in (("aaaaaaaa", 1.0), ("bbbbbbbb", 30.0)):
         standby = Standby(
             token=token, source="orders", host="db2", pid=7, version="1", since=BEAT.since,
@@ -279,10 +277,10 @@ def test_a_claim_that_was_lost_and_arrives_late_ends_nobody(spool: Spool) -> Non
     """Its process was killed before the store heard it; the next one has the same generation."""
     store, late = MemoryStore(), MemoryStore()
     dead = writer(store, spool)
-    dead.claim(late)
+    dead.claim(Catalog(late, LAYOUT))
     wait_until(lambda: datetime.now(UTC) - dead.me.since > timedelta(milliseconds=2), what="2 ms")
     after = writer(store, spool)
-    after.claim(store)
+    after.claim(Catalog(store, LAYOUT))
     assert after.me.generation == dead.me.generation
     store.put(LAYOUT.writer(*dead.me.rank), late.get(LAYOUT.writer(*dead.me.rank)))
     after.beat()
@@ -302,9 +300,9 @@ def test_each_turn_has_the_next_number(spool: Spool) -> None:
     """Also into a lineage that had one: the last is the one that is written."""
     store = MemoryStore()
     one = writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     for lineage in (ID, OTHER, ID):
-        one.take_turn(store, lineage)
+        one.take_turn(lineage)
         found = Catalog(store, LAYOUT).turn()
         assert found is not None
         assert (found.lineage, found.token) == (lineage, one.me.token)
@@ -353,14 +351,14 @@ def test_a_turn_that_arrives_late_counts_less(spool: Spool, *, conditions: bool)
     A store that ignores If-None-Match lets a late request replace ours: it is read back.
     """
     dead = MemoryStore()
-    writer(dead, spool).take_turn(dead, OTHER)
+    writer(dead, spool).take_turn(OTHER)
     late = dead.get(LAYOUT.turn(1))
 
     def arrive() -> None:
         MemoryStore.put(store, LAYOUT.turn(1), late)
 
     store = Between(arrive) if conditions else Between(lambda: None, arrive, conditions=False)
-    writer(store, spool).take_turn(store, ID)
+    writer(store, spool).take_turn(ID)
     assert turns(store) == [OTHER, ID]
     if conditions:
         with pytest.raises(PreconditionError):
@@ -370,17 +368,17 @@ def test_a_turn_that_arrives_late_counts_less(spool: Spool, *, conditions: bool)
 def test_a_turn_whose_answer_is_lost_is_ours(spool: Spool) -> None:
     """It is there when it is put again: no second one."""
     store = Between(lambda: None, answers=False)
-    writer(store, spool).take_turn(store, ID)
+    writer(store, spool).take_turn(ID)
     assert turns(store) == [ID]
 
 
 def test_who_has_been_superseded_takes_no_turn(spool: Spool) -> None:
     """Though it was frozen before the request: the number is taken, and it looks again."""
-    store = Between(lambda: (two.claim(store), two.take_turn(store, OTHER)))
+    store = Between(lambda: (two.claim(Catalog(store, LAYOUT)), two.take_turn(OTHER)))
     one, two = writer(store, spool), writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     with pytest.raises(SupersededError):
-        one.take_turn(store, ID)
+        one.take_turn(ID)
     assert turns(store) == [OTHER]
 
 
@@ -390,16 +388,16 @@ def test_no_turn_follows_that_of_a_successor_who_came_while_it_was_read(spool: S
     class Slow(MemoryStore):
         def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
             if prefix == LAYOUT.turns and not turns(self):
-                two.claim(self)
+                two.claim(Catalog(self, LAYOUT))
                 first = Turn(number=1, lineage=OTHER, generation=2, token="0" * 16)
                 self.put(LAYOUT.turn(1), first.to_json())
             return super().list(prefix, start_after=start_after)
 
     store = Slow()
     one, two = writer(store, spool), writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     with pytest.raises(SupersededError):
-        one.take_turn(store, ID)
+        one.take_turn(ID)
     assert turns(store) == [OTHER]
 
 
@@ -421,11 +419,11 @@ def test_a_turn_is_read_beside_the_writers(spool: Spool) -> None:
     meeting = threading.Barrier(2)
     store = Together()
     one = writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     store.put(LAYOUT.turn(1), Turn(number=1, lineage=OTHER, generation=9, token="0" * 16).to_json())
     missing |= {LAYOUT.writers, LAYOUT.turns}
     asked.clear()
-    one.take_turn(store, ID)
+    one.take_turn(ID)
     assert turns(store) == [OTHER, ID]
     assert missing == set()
     assert sorted(asked[:2]) == sorted([LAYOUT.writers, LAYOUT.turns])
@@ -449,15 +447,15 @@ def test_a_lineage_is_described_beside_what_its_turn_waits_for(spool: Spool) -> 
 
     store, meeting, meets = Together(), threading.Barrier(3), set[bool]()
     one, two = writer(store, spool), writer(store, spool)
-    one.claim(store)
+    one.claim(Catalog(store, LAYOUT))
     meets.add(True)
-    assert one.take_turn(store, ID, describe)
+    assert one.take_turn(ID, describe)
     assert turns(store) == [ID]
     assert store.refuses_replacing
-    assert not one.take_turn(store, ID)
-    two.claim(store)
+    assert not one.take_turn(ID)
+    two.claim(Catalog(store, LAYOUT))
     with pytest.raises(SupersededError):
-        one.take_turn(store, OTHER, lambda: True)
+        one.take_turn(OTHER, lambda: True)
     assert turns(store) == [ID, ID]
 
 
@@ -472,6 +470,6 @@ def test_no_writer_takes_a_number_that_no_key_can_have(spool: Spool, what: str) 
         store.put(LAYOUT.turn(most), last.to_json())
     before, one = list(store.objects), writer(store, spool)
     with pytest.raises(ArchiveError, match=str(most)) as caught:
-        one.claim(store) if what == "generation" else one.take_turn(store, ID)
+        one.claim(Catalog(store, LAYOUT)) if what == "generation" else one.take_turn(ID)
     assert "delete it" in caught.value.hint
     assert list(store.objects) == before
