@@ -446,7 +446,7 @@ class Catalog:
             raise NoBinlogError(
                 f"no byte of {name} is in lineage {lineage.id}: neither {key} nor chunks from "
                 f"offset 0 on below {prefix}",
-                hint="is it older than the lineage's first binlog, or not yet written?",
+                hint="has `prune` deleted it meanwhile, or is it not yet written?",
             )
         return Readable(
             name=str(name),

@@ -191,6 +191,7 @@ class _Drill:
             position=plan.stop.offset,
             proven_until=moment_of(until) if until is not None else None,
             transactions=reached.transactions,
+            doubt=cut(one_line(reached.doubt), _MOST_ERROR),
         )
         self._at("check")
         self._check(server)
@@ -278,7 +279,8 @@ def _print(result: DrillResult) -> None:
     page = page_on(sys.stdout)
     until = f", to {moment_text(result.proven_until)}" if result.proven_until is not None else ""
     took = duration_text(result.seconds)
-    page.line(f"proved: {moment_text(result.finished_at)}{until}, took {took}", "bold green")
+    proved, style = ("proved, but for a doubt", "yellow") if result.doubt else ("proved", "green")
+    page.line(f"{proved}: {moment_text(result.finished_at)}{until}, took {took}", f"bold {style}")
     checked = (result.statements, "statement") if result.statements else (result.tables, "table")
     shown: tuple[Field, ...] = (("shown by", result.restored, ""),)
     if not result.is_of_backup:
@@ -289,6 +291,7 @@ def _print(result: DrillResult) -> None:
         ("reached", f"{result.binlog}:{result.position} of {result.lineage}", ""),
         ("applied", count_text(result.transactions, "transaction"), ""),
         ("checked", count_text(*checked), ""),
+        *([("doubt", result.doubt, "yellow")] if result.doubt else ()),
         ("started", iso_text(result.started_at), ""),
     )
     page.fields(fields, _ROOM)

@@ -24,7 +24,7 @@ from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.goal import Latest, ToPosition
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
-from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.errors import ArchiveError, NoBinlogError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text, size_text
 from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
@@ -727,6 +727,8 @@ def _reading() -> Iterator[None]:
             "goals before it can still be reached: --to-position or --to-gtid in an earlier binlog "
             "(`binlog2s3 list` shows them)"
         )
+        if isinstance(error, NoBinlogError):  # and those before it, perhaps
+            then = "`binlog2s3 backup list` shows what can be recovered now"
         hint = f"{error.hint}; {then}" if error.hint else then
         raise RecoveryError(str(error), hint=hint) from error
 

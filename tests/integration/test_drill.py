@@ -159,6 +159,19 @@ def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     assert [one["outcome"] for one in nights.results()] == ["proved", "failed"]
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
+def test_what_pitr_does_not_call_proved_is_told(nights: Nights) -> None:
+    """A statement that another server executes otherwise: in the result, and in the status."""
+    nights.register(nights.dump, f"--from-backup={nights.dump}")
+    statement = "CREATE TABLE shop.u SELECT id, UUID() AS at FROM shop.t"
+    nights.commit("SET SESSION binlog_format = STATEMENT", statement)
+    done = nights.drill(nights.load())
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["outcome"], statement in said["doubt"]) == ("proved", True)
+    assert nights.document("status")["drill"]["doubt"] == said["doubt"]
+
+
 @pytest.mark.parametrize("traced", [True, False])
 def test_another_backup_than_the_registered_one_proves_nothing(
     traced: bool,

@@ -9,6 +9,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.model import document, drill_of, from_document
+from binlog2s3.status.text import fields_of
 from lab.status_examples import IDLE
 from tests.documents import DRILL
 from tests.memory_store import MemoryStore
@@ -53,3 +54,12 @@ def test_a_failure_is_forgotten_when_a_later_drill_has_proved() -> None:
     store.put(layout.drill(later.id), later.to_json())
     found = with_proofs(said, proofs_of(Catalog(store, layout), None), max_age=None)
     assert [one.text for one in found.all_troubles] == [one.text for one in old]
+
+
+def test_a_doubt_stands_beside_the_proof() -> None:
+    """As pitr has said it; a result of an older version has none."""
+    doubted = replace(DRILL, doubt="the rows may be others")
+    for result, shown in ((doubted, ["but for a doubt: the rows may be others"]), (DRILL, [])):
+        status = replace(IDLE, source="orders", drill=drill_of(result, result))
+        assert from_document(document(status)).drill == status.drill
+        assert [text for _, text, _ in fields_of(status) if "doubt" in text] == shown
