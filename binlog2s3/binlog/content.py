@@ -35,7 +35,13 @@ from binlog2s3.binlog.events import (
     query_layout,
 )
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.statements import Statement, statement_of, without_secrets, writing_of
+from binlog2s3.binlog.statements import (
+    Statement,
+    Writing,
+    statement_of,
+    without_secrets,
+    writing_of,
+)
 from binlog2s3.binlog.tables import (
     ROWS_EVENTS,
     RowCounter,
@@ -320,13 +326,13 @@ class ContentReader:
     # statements
 
     def _take_statement(self, event_type: int, head: bytes) -> None:
-        said = _said(event_type, head, self._looked_most)
+        said = statement_text(event_type, head, self._looked_most)
         if said.text == "BEGIN":
             return  # what most of them are
         self._compressed |= event_type == EventType.QUERY_COMPRESSED
         text = said.text
         writing = writing_of(said.status, mysql=self._flavour == "mysql")
-        found = statement_of(text, said.db, cut=said.cut, writing=writing)
+        found = said.parsed(writing)
         if found is None:
             self._take_frame(text)
             return
@@ -426,31 +432,38 @@ class ContentReader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """The fields of a statement's event."""
+class StatementText:
+    """The fields of a statement's event. `cut`: the text continues."""
 
     text: str
     cut: bool
     db: str
     status: bytes
 
+    def parsed(self, writing: Writing) -> Statement | None:
+        """What it does; None: it changes nothing."""
+        return statement_of(self.text, self.db, cut=self.cut, writing=writing)
 
-def _said(event_type: int, head: bytes, looked_most: int) -> _Said:
+
+def statement_text(event_type: int, head: bytes, most: int = STATEMENT_MOST) -> StatementText:
+    """The first `most` bytes of a statement; `head` is the beginning of its event's body.
+
+    Raises ValueError.
+    """
     status_at, db_at, text_at = query_layout(event_type, head, 0)
     if text_at > len(head):
         raise ValueError("query event too short")
     raw = head[text_at:]
     if event_type == EventType.QUERY_COMPRESSED:
-        raw = mariadb_text(raw, looked_most + 1)
+        raw = mariadb_text(raw, most + 1)
     db, _ = _text(head[db_at : text_at - 1], text_at)
-    return _Said(*_text(raw, looked_most), db, head[status_at:db_at])
+    return StatementText(*_text(raw, most), db, head[status_at:db_at])
 
 
 def statement_in(event_type: int, head: bytes, flavour: Flavour) -> Statement | None:
     """Parse a statement; `head` is the beginning of its event's body. Raises ValueError."""
-    said = _said(event_type, head, STATEMENT_MOST)
-    writing = writing_of(said.status, mysql=flavour == "mysql")
-    return statement_of(said.text, said.db, cut=said.cut, writing=writing)
+    said = statement_text(event_type, head)
+    return said.parsed(writing_of(said.status, mysql=flavour == "mysql"))
 
 
 def xa_phase(event_type: int, head: bytes) -> TwoPhase | None:
@@ -460,7 +473,7 @@ def xa_phase(event_type: int, head: bytes) -> TwoPhase | None:
     """
     if event_type == EventType.XA_PREPARE:
         return decode_xa_prepare(head)
-    text = _said(event_type, head, STATEMENT_MOST).text
+    text = statement_text(event_type, head).text
     return xa_end(text) if xa_word(text) in ("COMMIT", "ROLLBACK") else None
 
 

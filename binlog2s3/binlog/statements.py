@@ -5,9 +5,11 @@ parsed, and no text is refused. Where strings end depends on the sql_mode in the
 of a string is not certain, the text after it is ignored.
 """
 
+import codecs
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Literal
 
@@ -124,6 +126,86 @@ class StatementHead:
         return [match[0].upper() for match in tokens if match.lastgroup == "word"]
 
 
+class TokenStream:
+    """The tokens of a statement that comes in pieces, cut anywhere; memory is bounded.
+
+    Each is (kind, text), without spaces and comments; of a long one, the beginning. Rows after the
+    first one of an INSERT are left out if they have none of the words `telling`. Not `is_certain`:
+    what comes now is ignored, because the end of a string is not certain.
+    """
+
+    def __init__(self, writing: Writing, telling: frozenset[str] = frozenset()) -> None:
+        self.is_certain = True
+        self._pattern = _with_rows(writing.tokens, telling) if telling else writing.tokens
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        doubtful = ("" if writing.apart else r"|[^\x00-\x7f]") + (
+            r"|\\" if writing.sql_mode is None else ""
+        )
+        self._doubtful = re.compile(doubtful[1:]) if doubtful else None
+        self._held = ""  # the last token, which may go on
+
+    def feed(self, data: bytes) -> Iterator[tuple[str, str]]:
+        """Take the next bytes; the tokens that end in them."""
+        return self._split(self._held + self._decode(data), last=False)
+
+    def end(self) -> Iterator[tuple[str, str]]:
+        """No more bytes follow; the last tokens."""
+        return self._split(self._held + self._decode(b"", final=True), last=True)
+
+    def _split(self, text: str, *, last: bool) -> Iterator[tuple[str, str]]:
+        if not self.is_certain:
+            return
+        self._held = ""
+        if self._doubtful is not None and (found := self._doubtful.search(text)):
+            text, last, self.is_certain = text[: found.start()], True, False
+        # of a pair of backslashes, the first one alone ends no string
+        odd = 0 if last else (len(text) - len(text.rstrip("\\"))) % 2
+        before: tuple[str, str] | None = None
+        for match in self._pattern.finditer(text, 0, len(text) - odd):
+            if before is not None:
+                yield before
+            kind = match.lastgroup or ""
+            before = None if kind in ("space", "rows") else (kind, match[0][:_TOKEN_MOST])
+            at = match.start()
+        if last:
+            if before is not None:
+                yield before
+        elif text:
+            begun = self._shortened(text[at : len(text) - odd]) if len(text) > odd else ""
+            self._held = begun + text[len(text) - odd :]
+
+    def _shortened(self, token: str) -> str:
+        """A token of a bounded size that what follows continues in the same way."""
+        if len(token) <= _TOKEN_MOST:
+            return token
+        first = token[0]
+        if first in "'\"`":
+            is_closed = self._ends_within(token + " ") == len(token)
+            return first * 2 if is_closed else first
+        if token.startswith("/*"):
+            return " " if token.endswith("*/") else "/* " + "*" * token.endswith("*")
+        if first == "-":
+            return "-- "
+        return token[0] if first == "#" or first.isspace() else token[:_TOKEN_MOST]
+
+    def _ends_within(self, text: str) -> int:
+        match = self._pattern.match(text)
+        return match.end() if match else 0
+
+
+@cache
+def _with_rows(tokens: "re.Pattern[str]", telling: frozenset[str]) -> "re.Pattern[str]":
+    """The same tokens; `rows` are many at once, of plain values, which end before a comma."""
+    escapes = _ESCAPED if _ESCAPED.format("'") in tokens.pattern else _PLAIN
+    value = (
+        rf"'{escapes.format(chr(39))}'|[^'\"`()/#\-\w$]++|-(?!-)|[0-9][\w$]*+|NULL\b"
+        rf"|(?!(?i:{'|'.join(map(re.escape, sorted(telling)))})\b)[\w$]++"
+    )
+    rows = rf"(?P<rows>(?:,\s*+\((?:{value})*+\)\s*+(?=,))++)"
+    return re.compile(f"{rows}|{tokens.pattern}", re.DOTALL)
+
+
+_TOKEN_MOST = 100
 PLAIN = Writing(sql_mode=0)
 """Written as most servers do."""
 

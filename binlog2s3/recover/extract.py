@@ -7,6 +7,7 @@ before that event's checksum is; nor the last bytes of a piece before its transa
 that the plan names.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -17,12 +18,13 @@ from binlog2s3.archive.ahead import MOST_AHEAD, MOST_THREADS, Ahead
 from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.compression import Sink
-from binlog2s3.binlog.events import QUERIES, EventType, FormatEvent, decode_format
+from binlog2s3.binlog.compression import Sink, Zlib, mariadb_header_size, mariadb_size
+from binlog2s3.binlog.content import StatementText, statement_text
+from binlog2s3.binlog.events import QUERIES, EventType, FormatEvent, decode_format, query_layout
 from binlog2s3.binlog.gtid import Flavour, Gathering, GtidSet, mariadb_gtid
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
-from binlog2s3.binlog.statements import Writing, without_secrets
+from binlog2s3.binlog.statements import Writing, without_secrets, writing_of
 from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
 from binlog2s3.formatting import cut, one_line
@@ -30,6 +32,10 @@ from binlog2s3.recover.model import Checked, OpenStream, PieceStream, PlanPiece
 
 _PAYLOAD = wanted_types(EventType.TRANSACTION_PAYLOAD)
 _MOST_TEXT = 120
+_UNREAD = (
+    "not all statements of the binlogs could be read on their way, and the target may have made "
+    "other rows or names of one"
+)
 _HINT = "the bucket has changed since the plan was made, or the plan is wrong: make it again"
 
 
@@ -93,10 +99,10 @@ class Watcher(ABC):
     wanted: bytes
 
     @abstractmethod
-    def see(self, event_type: int, head: bytes, size: int, flavour: Flavour, /) -> None:
+    def see(self, event_type: int, head: bytes, size: int, flavour: Flavour, /) -> Sink | None:
         """Take the beginning of an event's body, which has `size` bytes. May raise UNDECODABLE.
 
-        `flavour`: of the server that wrote it.
+        `flavour`: of the server that wrote it. The sink that it returns gets the rest of the body.
         """
 
     def lose(self) -> None:  # noqa: B027 - most take what cannot be read for none of theirs
@@ -107,20 +113,84 @@ class StatementWatcher(Watcher):
     """Counts statements, and keeps the first, of which the target may make something else."""
 
     wanted = wanted_types(*QUERIES)
+    may: "re.Pattern[bytes]"
+    """Matches in the text of each of them."""
 
     def __init__(self) -> None:
         self.number = 0
         self.first = ""
+        self._is_all = True
+
+    @property
+    @abstractmethod
+    def why(self) -> str:
+        """Why what is in the target may not be the source's, by the first statement."""
+
+    @property
+    def doubt(self) -> str:
+        """Why that may be so after this was applied, or ""."""
+        if self.number:
+            return self.why
+        return "" if self._is_all else _UNREAD
 
     @property
     def and_more(self) -> str:
         """How many there are besides the first, in words."""
         return f" and {self.number - 1} more" if self.number > 1 else ""
 
-    def note(self, text: str, writing: Writing) -> None:
+    def see(self, event_type: int, head: bytes, size: int, flavour: Flavour, /) -> Sink | None:
+        """See `Watcher`."""
+        _, _, text_at = query_layout(event_type, head, 0)
+        raw, is_compressed = head[text_at:], event_type == EventType.QUERY_COMPRESSED
+        if size == len(head) and not is_compressed and self.may.search(raw) is None:
+            return None
+        begun = statement_text(event_type, head)
+        writing = writing_of(begun.status, mysql=flavour == "mysql")
+        sink = self.look(begun, writing)
+        if sink is not None and is_compressed:
+            sink = Zlib(sink, mariadb_size(raw))
+            raw = raw[mariadb_header_size(raw) :]
+        if sink is not None:
+            sink.feed(raw)
+        return sink
+
+    @abstractmethod
+    def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
+        """What gets all of a statement's text; None: it is none of them."""
+
+    def note(self, begun: StatementText, writing: Writing) -> None:
         """Count this statement."""
         self.number += 1
-        self.first = self.first or cut(one_line(without_secrets(text, writing)), _MOST_TEXT)
+        text = without_secrets(begun.text, writing)
+        self.first = self.first or cut(one_line(text), _MOST_TEXT)
+
+    def lose(self) -> None:
+        """See `Watcher`."""
+        self._is_all = False
+
+
+class _Sinks:
+    """Passes an event's body to the sinks of several watchers."""
+
+    def __init__(self, sinks: list[tuple[Watcher, Sink]]) -> None:
+        self._sinks = sinks
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        for pair in tuple(self._sinks):
+            try:
+                pair[1].feed(data)
+            except UNDECODABLE:
+                pair[0].lose()
+                self._sinks.remove(pair)
+
+    def close(self, *, whole: bool) -> None:
+        """No more bytes follow."""
+        for watcher, sink in self._sinks:
+            try:
+                sink.close(whole=whole)
+            except UNDECODABLE:
+                watcher.lose()
 
 
 def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:
@@ -137,13 +207,16 @@ def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:
     def begin(flavour: Flavour, event_type: int, head: bytes, size: int) -> Sink | None:
         if event_type == EventType.TRANSACTION_PAYLOAD:
             return payload_sink(head, partial(begin, flavour), read, wanted=wanted)
+        sinks = list[tuple[Watcher, Sink]]()
         for one in watchers:
             if one.wanted[event_type]:
                 try:
-                    one.see(event_type, head, size, flavour)
+                    sink = one.see(event_type, head, size, flavour)
                 except UNDECODABLE:
                     one.lose()
-        return None
+                else:
+                    sinks += [(one, sink)] if sink is not None else []
+        return _Sinks(sinks) if sinks else None
 
     def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
         head, form = headed(data)

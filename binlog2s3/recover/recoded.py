@@ -9,20 +9,16 @@ ASCII for two or three others: names, values of an ENUM, defaults and comments a
 
 import re
 
-from binlog2s3.binlog.compression import mariadb_text
-from binlog2s3.binlog.content import STATEMENT_MOST, statement_in
-from binlog2s3.binlog.events import (
-    EventType,
-    query_layout,
-    status_settings,
-)
-from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.statements import UTF8, writing_of
+from binlog2s3.binlog.compression import Sink
+from binlog2s3.binlog.content import StatementText
+from binlog2s3.binlog.events import status_settings
+from binlog2s3.binlog.statements import UTF8, Writing
 from binlog2s3.recover.extract import StatementWatcher
 
 _BINARY = 63
 _AS_WRITTEN = UTF8 | {_BINARY, None}
 _LETTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_LETTER_MOST = 4
 
 
 class Recoded(StatementWatcher):
@@ -32,28 +28,46 @@ class Recoded(StatementWatcher):
     source's.
     """
 
+    may = _LETTER
+
     @property
-    def doubt(self) -> str:
-        """Why names and definitions may not be the source's after this was applied, or ""."""
-        if not self.number:
-            return ""
+    def why(self) -> str:
+        """See `StatementWatcher`."""
         return (
             f"the source logged this statement{self.and_more} in UTF-8, though the session "
             "had another character set, so its letters that are not ASCII (names, ENUM values, "
             f"defaults, comments) may be others here: {self.first}"
         )
 
-    def see(self, event_type: int, head: bytes, _: int, flavour: Flavour, /) -> None:
-        """See `Watcher`."""
-        status_at, db_at, text_at = query_layout(event_type, head, 0)
-        status, raw = head[status_at:db_at], head[text_at:]
-        if status_settings(status)[1] in _AS_WRITTEN:
-            return
-        if event_type == EventType.QUERY_COMPRESSED:
-            raw = mariadb_text(raw, STATEMENT_MOST)
-        if _LETTER.search(raw) is None:
-            return
-        statement = statement_in(event_type, head, flavour)
-        if statement is not None and statement.kind == "ddl":
-            writing = writing_of(status, mysql=flavour == "mysql")
-            self.note(raw.decode(errors="replace"), writing)
+    def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
+        """See `StatementWatcher`."""
+        if status_settings(begun.status)[1] in _AS_WRITTEN:
+            return None
+        statement = begun.parsed(writing)
+        if statement is not None:
+            is_definition = statement.kind == "ddl"
+        else:  # it changes nothing, or its first word comes later
+            is_definition = not writing.clear(begun.text, cut=begun.cut).keywords()
+        return _Letters(self, begun, writing) if is_definition else None
+
+
+class _Letters:
+    """Looks for such letters in a definition."""
+
+    def __init__(self, watcher: Recoded, begun: StatementText, writing: Writing) -> None:
+        self._watcher, self._begun, self._writing = watcher, begun, writing
+        self._last = b""
+        self._is_found = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        data = self._last + data
+        self._is_found = self._is_found or _LETTER.search(data) is not None
+        self._last = data[-_LETTER_MOST:]
+
+    def close(self, *, whole: bool) -> None:
+        """No more bytes follow."""
+        if self._is_found:
+            self._watcher.note(self._begun, self._writing)
+        elif not whole:
+            self._watcher.lose()

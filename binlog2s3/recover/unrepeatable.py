@@ -9,13 +9,11 @@ UUID(); so may the DEFAULT of a column that a MariaDB adds.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from binlog2s3.binlog.compression import mariadb_text
-from binlog2s3.binlog.content import STATEMENT_MOST
-from binlog2s3.binlog.events import EventType, query_layout
-from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.statements import StatementHead, writing_of
+from binlog2s3.binlog.compression import Sink
+from binlog2s3.binlog.content import StatementText
+from binlog2s3.binlog.statements import TokenStream, Writing
 from binlog2s3.recover.extract import StatementWatcher
 
 # https://dev.mysql.com/doc/refman/9.7/en/replication-rbr-safe-unsafe.html; the server logs rows for
@@ -34,6 +32,13 @@ _MAY = re.compile(
     rb"\b(?:AUTO_INCREMENT|SERIAL|" + "|".join((*_CALLS, *_SEEDED, _LIMIT)).encode() + rb")\b",
     re.IGNORECASE,
 )
+_UNCERTAIN = re.compile(
+    rb"\b(?:(?:" + "|".join((*_CALLS, *_SEEDED)).encode() + rb")\s*\(|CURRENT_USER\b|LIMIT\s+\d"
+    rb"|(?:AUTO_INCREMENT|SERIAL)\b(?!\s*=?\s*\d))",
+    re.IGNORECASE,
+)
+"""What may be such a call, where strings cannot be told apart."""
+_UNCERTAIN_MOST = 64
 _CHANGES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"})
 _OTHER_ACTIONS = frozenset({"ALTER", "CHANGE", "DROP", "MODIFY", "RENAME"})
 _BEFORE_NAME = frozenset({"ADD", "COLUMN", "EXISTS", "(", ","})
@@ -43,83 +48,179 @@ _BEFORE_TABLE = frozenset(
 """After these, `user (` is a table with its columns."""
 
 
+_TELLING = frozenset(
+    {
+        *(_CALLS | _SEEDED | _OTHER_ACTIONS),
+        *(
+            _LIMIT,
+            _ORDER,
+            "ADD",
+            "AUTO_INCREMENT",
+            "FOR",
+            "SELECT",
+            "SERIAL",
+            "TABLE",
+            "VALUES",
+            "(",
+            ")",
+        ),
+    }
+)
+_WORDS = frozenset(word for word in _TELLING if word[0].isalpha())
+_BEFORE_CHANGE = frozenset({"SET", "ANALYZE"})
+"""MariaDB's SET STATEMENT ... FOR, and ANALYZE, come before a statement."""
+_FIRST_WORDS = 5
+_DEPTH_MOST = 1000
+_HELD_MOST = 1 << 20
+
+
 class Unrepeatable(StatementWatcher):
     """Such statements in a stream of events, as far as their own text shows it.
 
     Which tables have a primary key is not known: those count, too.
     """
 
+    may = _MAY
+
     @property
-    def doubt(self) -> str:
-        """Why rows may not be the source's after this was applied, or ""."""
-        if not self.number:
-            return ""
+    def why(self) -> str:
+        """See `StatementWatcher`."""
         return (
             f"the binlog does not tell what this statement{self.and_more} made of the rows "
             "(numbers in the order of the rows in the server, or values that another server does "
             f"not have), and they may be others here: {self.first}"
         )
 
-    def see(self, event_type: int, head: bytes, _: int, flavour: Flavour, /) -> None:
-        """See `Watcher`."""
-        status_at, db_at, text_at = query_layout(event_type, head, 0)
-        raw = head[text_at:]
-        if event_type == EventType.QUERY_COMPRESSED:
-            raw = mariadb_text(raw, STATEMENT_MOST)
-        if _MAY.search(raw) is None:
+    def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
+        """See `StatementWatcher`."""
+        return _Look(self, begun, writing)
+
+
+class _Look:
+    """Looks at the words of a statement. It holds at most 1 MiB of it."""
+
+    def __init__(self, watcher: Unrepeatable, begun: StatementText, writing: Writing) -> None:
+        self._watcher, self._begun, self._writing = watcher, begun, writing
+        self._tokens = TokenStream(writing, _WORDS)
+        self._words = _Words()
+        self._held = bytearray()
+        self._is_long = self._may_be = False
+        self._last = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        if self._words.is_other:
             return
-        writing = writing_of(head[status_at:db_at], mysql=flavour == "mysql")
-        text = raw.decode(errors="replace")
-        if _is_unrepeatable(_words(writing.clear(text, cut=False))):
-            self.note(text, writing)
+        self._held += data
+        if len(self._held) > _HELD_MOST:
+            self._is_long = True
+            self._take()
+
+    def close(self, *, whole: bool) -> None:
+        """No more bytes follow."""
+        if not whole and not self._words.is_other:
+            self._watcher.lose()
+        if not self._is_long and _MAY.search(self._held) is None:
+            return
+        self._take()
+        self._words.take(self._tokens.end())
+        if self._words.is_unrepeatable(may_be=self._may_be):
+            self._watcher.note(self._begun, self._writing)
+
+    def _take(self) -> None:
+        data = bytes(self._held)
+        self._held.clear()
+        self._words.take(self._tokens.feed(data))
+        if not self._tokens.is_certain:
+            self._may_be = self._may_be or _UNCERTAIN.search(self._last + data) is not None
+        self._last = data[-_UNCERTAIN_MOST:]
 
 
-def _words(head: StatementHead) -> list[str]:
-    """The words of a statement in capitals, and its marks; what is quoted is a space."""
-    tokens = [(match.lastgroup, match[0]) for match in head.tokens.finditer(head.text)]
-    tokens = [(kind, text) for kind, text in tokens if kind != "space"]
-    return [text.upper() if kind in ("word", "mark") else " " for kind, text in tokens]
+class _Words:
+    """What the words of a statement say, in capitals; what is quoted is a space."""
 
+    def __init__(self) -> None:
+        self._before = self._word = ""
+        self._begin()
 
-def _is_unrepeatable(words: Sequence[str]) -> bool:
-    first = words[0] if words else ""
-    if first == "ALTER" and "TABLE" in words[:4]:
-        added = _added(words)
-        return _numbers_rows(added) or _calls(added, _CALLS | _SEEDED)
-    if first == "CREATE" and not ("TABLE" in words[:5] and "SELECT" in words):
-        return False
-    if first != "CREATE" and first not in _CHANGES:
-        return False
-    is_any_row = _LIMIT in words and _ORDER not in words
-    return is_any_row or _calls(words, _CALLS)
+    def _begin(self) -> None:
+        self._first = list[str]()
+        self._tables = 0
+        self._is_ordered = [False]  # by depth of parentheses
+        self._is_added = False  # whether the words are of something that an ALTER adds
+        self._fills = self._takes_any = self._calls = self._adds = False
 
+    @property
+    def is_other(self) -> bool:
+        """Whether its first words say that it changes no rows."""
+        first = self._first
+        return len(first) == _FIRST_WORDS and not (
+            first[0] in _CHANGES or first[0] in _BEFORE_CHANGE or self._is_of_table
+        )
 
-def _added(words: Sequence[str]) -> list[str]:
-    """The columns and keys that an ALTER TABLE adds, without its other actions."""
-    found, is_added = list[str](), False
-    for word in words:
-        is_added = word == "ADD" or (is_added and word not in _OTHER_ACTIONS)
-        if is_added:
-            found.append(word)
-    return found
+    @property
+    def _is_of_table(self) -> bool:
+        first = self._first
+        return first[:1] in (["ALTER"], ["CREATE"]) and "TABLE" in first and "VIEW" not in first
 
+    def is_unrepeatable(self, *, may_be: bool) -> bool:
+        """At its end. `may_be`: it may be by the words that could not be told apart."""
+        self._see("")
+        if self._is_of_table and self._first[0] == "ALTER":
+            return self._adds or may_be
+        if self._is_of_table and not (self._fills or may_be):
+            return False
+        if not self._is_of_table and self._first[:1] and self._first[0] not in _CHANGES:
+            return False
+        return self._takes_any or self._calls or may_be
 
-def _numbers_rows(added: Sequence[str]) -> bool:
-    """Whether a column has AUTO_INCREMENT, or its type does; as an option it has a number."""
-    for at, word in enumerate(added):
-        behind = (added[at + 1 :] or ["."])[0]
-        if word == "AUTO_INCREMENT" and not (behind == "=" or behind[0].isdigit()):
-            return True
-        if word == "SERIAL" and added[at - 1] not in _BEFORE_NAME:
-            return True
-    return False
+    def take(self, tokens: Iterator[tuple[str, str]]) -> None:
+        """Take the next tokens."""
+        for kind, text in tokens:
+            self._see(text.upper() if kind in ("word", "mark") else " ")
 
+    def _see(self, behind: str) -> None:
+        """Judge the last word, now that the one behind it is known."""
+        before, word = self._before, self._word
+        self._before, self._word = word, behind
+        is_first = len(self._first) < _FIRST_WORDS
+        if not word or not (is_first or word in _TELLING):
+            return
+        if word == "FOR" and self._first[:2] == ["SET", "STATEMENT"]:
+            self._begin()
+            return
+        if is_first:
+            if word in _CHANGES and self._first[:1] == ["ANALYZE"]:
+                self._begin()
+            self._first.append(word)
+        self._judge_rows(word, behind)
+        self._judge_added(before, word, behind)
+        is_call = behind == "(" or word == "CURRENT_USER"
+        if is_call and word in _CALLS | _SEEDED and before not in _BEFORE_TABLE:
+            self._calls |= word in _CALLS
+            self._adds |= self._is_added
 
-def _calls(words: Sequence[str], names: frozenset[str]) -> bool:
-    """Whether one of these functions is called; CURRENT_USER needs no parentheses."""
-    return any(
-        word in names
-        and (word == "CURRENT_USER" or words[at + 1 :][:1] == ["("])
-        and words[at - 1] not in _BEFORE_TABLE
-        for at, word in enumerate(words)
-    )
+    def _judge_rows(self, word: str, behind: str) -> None:
+        """Whether it has rows of a query, and takes any of them."""
+        if word == "(" and len(self._is_ordered) < _DEPTH_MOST:
+            self._is_ordered.append(False)
+        elif word == ")" and len(self._is_ordered) > 1:
+            self._is_ordered.pop()
+        elif word == _ORDER:
+            self._is_ordered[-1] = True
+        elif word == _LIMIT:
+            self._takes_any |= not self._is_ordered[-1]
+        elif word == "SELECT" or (word == "VALUES" and behind not in ("LESS", "IN")):
+            self._fills = True
+        elif word == "TABLE":
+            self._tables += 1
+            self._fills |= self._tables > 1
+
+    def _judge_added(self, before: str, word: str, behind: str) -> None:
+        """Whether a column that is added numbers the rows; as an option, it has a number."""
+        self._is_added = word == "ADD" or (self._is_added and word not in _OTHER_ACTIONS)
+        if word == "AUTO_INCREMENT":
+            is_column = not (behind == "=" or behind[:1].isdigit())
+        else:
+            is_column = word == "SERIAL" and before not in _BEFORE_NAME
+        self._adds |= self._is_added and is_column

@@ -381,6 +381,8 @@ class Reporter:
             ours = durable.gtid_set if durable is not None else lineage.gtid_set
             ours = ",".join(filter(None, (ours, lineage.gtids_outside)))
             waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
+        if not behind and not self._runs.is_reading:
+            return Lag(seconds=seconds)  # after a RESET its binlogs may only have the names
         return Lag(bytes=behind, transactions=counted(behind, waiting), seconds=seconds)
 
     def _purge(self, source_state: SourceState, lag: Lag) -> Purge:
@@ -446,7 +448,8 @@ def vanished(
     """
     layout, lineage = catalog.layout, next((one for one in lineages if one.id == id_), None)
     if lineage is None:
-        return layout.lineage(id_) if archived else ""
+        key = layout.lineage(id_)
+        return key if archived and catalog.store.head(key) is None else ""
     names = [name for name in archived if not lineage.is_below_floor(name)]
     if not names:
         return ""
@@ -455,7 +458,8 @@ def vanished(
     if gone:  # the source may have ended one later, which was left as chunks
         chunked = catalog.chunked(lineage).chunks
         gone = [name for name in gone if name not in chunked]
-    return layout.binlog(id_, gone[0]) if gone else ""
+    keys = (layout.binlog(id_, name) for name in gone)  # a store may list some seconds late
+    return next((key for key in keys if catalog.store.head(key) is None), "")
 
 
 def position_of(source_state: SourceState) -> Position | None:

@@ -237,20 +237,31 @@ class Writer:
             with suppress(PreconditionError):  # it may be ours, and the answer was lost
                 where_absent(partial(_put_turn, store, key, document))
                 is_ours = store.refuses_replacing
-            if is_ours or read(store, key, Turn) == turn:  # a store may ignore the condition
+            if not is_ours:
+                taken = read(store, key, Turn)
+                is_ours = taken == turn  # a store may ignore the condition
+                if taken.lineage == lineage and (taken.generation, taken.token) < self._me.rank:
+                    self._turn = taken
+            if is_ours:
+                self._turn = turn
                 _log.info("the current lineage", lineage=lineage)
                 return described
             last = self._last_turn()
         raise StoreError(
-            f"other writers of {layout.source} took {_MOST_TURNS} turns in a row",
-            hint=_HINT,
+            f"{key} was taken by another writer, and the store did not list it in "
+            f"{_MOST_TURNS} attempts",
+            hint="its listings are late: start this process again when they show that object",
             transient=True,
         )
 
     def _last_turn(self) -> Turn | None:
-        """The last turn, read beside the writers. Raises SupersededError as `look` does."""
-        last, _writers = both(partial(self._catalog.turn, self._turn), self.look)
-        self._turn = last
+        """The last turn, read beside the writers. Raises SupersededError as `look` does.
+
+        The last one that is known, if the store does not list it yet.
+        """
+        listed, _writers = both(partial(self._catalog.turn, self._turn), self.look)
+        known = [one for one in (listed, self._turn) if one is not None]
+        last = self._turn = max(known, key=lambda one: one.number, default=None)
         if last is not None and (last.generation, last.token) > self._me.rank:
             self.look()  # after it: who took that turn had claimed before
         return last

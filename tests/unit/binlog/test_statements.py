@@ -6,6 +6,7 @@ from binlog2s3.binlog.statements import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
     PLAIN,
+    TokenStream,
     Writing,
     statement_of,
     without_secrets,
@@ -300,3 +301,55 @@ def test_passwords_are_not_shown_whatever_the_sql_mode() -> None:
         "CREATE USER a IDENTIFIED BY '...', b IDENTIFIED BY '...'"
     )
     assert without_secrets(text, Writing()) == "CREATE USER a IDENTIFIED BY '...'..."
+
+
+@pytest.mark.parametrize("mode", [0, NO_BACKSLASH_ESCAPES, ANSI_QUOTES])
+@pytest.mark.parametrize("mysql", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_tokens_of_a_text_in_pieces(mode: int, mysql: bool, seed: int) -> None:
+    """They are those of the whole text, wherever it is cut; rows without telling words are none."""
+    writing = Writing(sql_mode=mode, mysql=mysql)
+    dice = random.Random(seed)
+    marks = [
+        "'",
+        "''",
+        '"',
+        "`",
+        "\\",
+        "\\\\",
+        "/*",
+        "*/",
+        "/*!50001 ",
+        "/*M!",
+        "--",
+        "-- ",
+        "#",
+        "\n",
+    ]
+    rows = [", (1, 'it\\'s', -2), (NULL, 0x00)", ", (uuid(), 2)", ", (1)", ",", "('a')", "é"]
+    long = ["x" * 150, " " * 150, "*" * 151, "''" * 70, "\\" * 151, "\\" * 152]
+    text = "".join(dice.choice([*marks, *rows, *long, "a", " ", "limit "]) for _ in range(150))
+    whole = [
+        (match.lastgroup, match[0])
+        for match in writing.tokens.finditer(text)
+        if match.lastgroup != "space"
+    ]
+
+    def streamed(size: int, telling: frozenset[str]) -> list[tuple[str, str]]:
+        tokens, data = TokenStream(writing, telling), text.encode()
+        found = [
+            one for at in range(0, len(data), size) for one in tokens.feed(data[at : at + size])
+        ]
+        return [*found, *tokens.end()]
+
+    def words(tokens: list[tuple[str, str]]) -> list[str]:
+        return [text for kind, text in tokens if text.upper() in ("LIMIT", "UUID")]
+
+    for size in (1, 2, 3, 7, 50, 10_000):
+        found = streamed(size, frozenset())
+        assert [kind for kind, _ in found] == [kind for kind, _ in whole], size
+        plain = [text for kind, text in whole if kind in ("word", "mark")]
+        assert [text for kind, text in found if kind in ("word", "mark")] == [
+            text[:100] for text in plain
+        ], size
+        assert words(streamed(size, frozenset({"LIMIT", "UUID"}))) == words(found)

@@ -1,18 +1,12 @@
 """Statements that a server has logged in UTF-8, of a session with another character set."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
-
 import pytest
 
 from binlog2s3.binlog.events import EventType
-from binlog2s3.recover.extract import walked
-from binlog2s3.recover.model import Checked, PlanPiece
-from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.recoded import Recoded
-from lab import pitr_examples
-from tests.binlog_writer import UUID_A, XID, BinlogWriter, query_body, statement
-from tests.unit.binlog.test_content import compressed
+from tests.binlog_writer import query_body, statement
+from tests.unit.binlog.test_content import squeezed
+from tests.unit.recover.watched import saw
 
 LATIN1, CP1251, GBK, UTF8MB3, UTF8MB4, BINARY = 8, 51, 28, 33, 255, 63
 
@@ -24,21 +18,7 @@ def of_session(text: str, charset: int, encoding: str = "utf-8") -> tuple[int, b
 
 
 def seen(*events: tuple[int, bytes], packed: bool = False) -> Recoded:
-    made = BinlogWriter()
-    inside = [statement("BEGIN"), *events, XID]
-    made.transaction([compressed(inside)] if packed else inside, gtid=(UUID_A, "", 1))
-    head = made.ends[1]
-
-    def opened(pieces: Sequence[PlanPiece]) -> Iterator[Any]:
-        data = bytes(made.data)
-        yield pieces[0], iter([Checked(data=data[:head]), Checked(data=data[head:])])
-
-    found = Recoded()
-    stream: Iterator[Any] = walked(cast("OpenStream", opened), [found])(
-        pitr_examples.PLAN.pieces[:1]
-    )
-    assert sum(len(one.data) for _, parts in stream for one in parts) == len(made.data)
-    return found
+    return saw(Recoded(), *events, packed=packed)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -94,3 +74,28 @@ def test_several_without_their_passwords() -> None:
     assert "this statement and 1 more" in doubt
     assert "secret" not in doubt
     assert "SET PASSWORD FOR" in doubt
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"CREATE TABLE `t` (`a` int COMMENT '{'x' * 200_000}', `e` enum('é'))",
+        f"/* {'x' * 20_000} */ CREATE TABLE `t` (`e` enum('é'))",
+    ],
+)
+def test_a_long_definition(text: str, packed: bool) -> None:
+    """All of it is looked at, also where a letter is cut in two."""
+    for at in range(131_072 - 70, 131_072 - 50):
+        halved = f"CREATE TABLE `{'t' * at}é` (a int)"
+        assert seen(of_session(halved, LATIN1), packed=packed).number == 1, at
+    event_type, body = of_session(text, LATIN1)
+    assert seen((event_type, body), packed=packed).number == 1
+    begins = len(body) - len(text.encode())
+    shut = body[:begins] + squeezed(body[begins:])
+    assert seen((EventType.QUERY_COMPRESSED, shut), packed=packed).number == 1
+
+
+def test_a_long_bulk_insert() -> None:
+    """Its letters are values of rows."""
+    assert seen(of_session(f"INSERT INTO t VALUES ('{'é' * 200_000}')", LATIN1)).doubt == ""

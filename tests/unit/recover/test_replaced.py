@@ -1,23 +1,19 @@
 """A REPLACE of rows that others refer to: MySQL 9.6 and later do not log what it cascades to."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from binlog2s3.binlog.events import EventType
 from binlog2s3.errors import SourceError
-from binlog2s3.recover.extract import walked
-from binlog2s3.recover.model import Checked, PlanPiece
-from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
 from binlog2s3.server.foreign_keys import ForeignKey
-from lab import pitr_examples
-from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.unit.binlog.test_content import compressed, rows, table_map
+from tests.binlog_writer import statement
+from tests.unit.binlog.test_content import rows, table_map
 from tests.unit.recover.fake_server import fake
 from tests.unit.recover.test_target import FACTS
+from tests.unit.recover.watched import saw
 
 ORDERS, LINES = table_map(7, "orders"), table_map(8, "lines")
 DELETE, WRITE = EventType.DELETE_ROWS, EventType.WRITE_ROWS
@@ -29,30 +25,7 @@ def flagged(event_type: int, number: int, flags: int) -> tuple[int, bytes]:
 
 
 def seen(*events: tuple[int, bytes], packed: bool = False, cut: int = 0) -> Replaced:
-    """What is found in a transaction of these events, without its last `cut` bytes."""
-    made = BinlogWriter()
-    inside = [statement("BEGIN"), *events, XID]
-    made.transaction([compressed(inside)] if packed else inside, gtid=(UUID_A, "", 1))
-    head, end = made.ends[1], len(made.data) - cut
-
-    def opened(pieces: Sequence[PlanPiece]) -> Any:
-        data = bytes(made.data)
-        parts = iter([Checked(data=data[:head]), Checked(data=data[head:end])])
-        return iter([(pieces[0], parts)])
-
-    found = Replaced()
-    stream: Iterator[Any] = walked(cast("OpenStream", _closing(opened)), [found])(
-        pitr_examples.PLAN.pieces[:1]
-    )
-    assert sum(len(one.data) for _, parts in stream for one in parts) == end
-    return found
-
-
-def _closing(opened: Any) -> Any:
-    def generator(pieces: Sequence[PlanPiece]) -> Any:
-        yield from opened(pieces)
-
-    return generator
+    return saw(Replaced(), *events, packed=packed, without=cut)
 
 
 @pytest.mark.parametrize("packed", [False, True])

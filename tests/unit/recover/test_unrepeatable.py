@@ -1,35 +1,18 @@
 """Statements that make other rows where they are executed again."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+import os
 
 import pytest
 
-from binlog2s3.recover.extract import walked
-from binlog2s3.recover.model import Checked, PlanPiece
-from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.binlog.events import EventType
 from binlog2s3.recover.unrepeatable import Unrepeatable
-from lab import pitr_examples
-from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.unit.binlog.test_content import compressed
+from tests.binlog_writer import query_body, statement
+from tests.unit.binlog.test_content import squeezed, status_of
+from tests.unit.recover.watched import saw
 
 
 def seen(*texts: str, packed: bool = False) -> Unrepeatable:
-    made = BinlogWriter()
-    inside = [statement("BEGIN"), *map(statement, texts), XID]
-    made.transaction([compressed(inside)] if packed else inside, gtid=(UUID_A, "", 1))
-    head = made.ends[1]
-
-    def opened(pieces: Sequence[PlanPiece]) -> Iterator[Any]:
-        data = bytes(made.data)
-        yield pieces[0], iter([Checked(data=data[:head]), Checked(data=data[head:])])
-
-    found = Unrepeatable()
-    stream: Iterator[Any] = walked(cast("OpenStream", opened), [found])(
-        pitr_examples.PLAN.pieces[:1]
-    )
-    assert sum(len(one.data) for _, parts in stream for one in parts) == len(made.data)
-    return found
+    return saw(Unrepeatable(), *map(statement, texts), packed=packed)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -52,6 +35,11 @@ def seen(*texts: str, packed: bool = False) -> Unrepeatable:
         "WITH w AS (SELECT VERSION() AS v) UPDATE t, w SET t.a = w.v",
         "LOAD DATA INFILE 'x' INTO TABLE t (a) SET b = USER()",
         "CREATE TABLE t AS SELECT * FROM s LIMIT 1",
+        "CREATE TABLE t AS TABLE s LIMIT 1",
+        "SET STATEMENT max_statement_time=1, lock_wait_timeout=1 FOR ALTER TABLE t ADD a SERIAL",
+        "ANALYZE FORMAT=JSON UPDATE t SET a = UUID()",
+        "INSERT INTO t SELECT GROUP_CONCAT(a ORDER BY a) FROM s GROUP BY b LIMIT 1",
+        "INSERT INTO t (SELECT a FROM s LIMIT 1) ORDER BY 1",
     ],
 )
 def test_what_makes_other_rows(text: str, packed: bool) -> None:
@@ -75,6 +63,8 @@ def test_what_makes_other_rows(text: str, packed: bool) -> None:
         "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, u CHAR(36) DEFAULT (UUID()))",
         "CREATE VIEW v AS SELECT UUID() FROM t LIMIT 1",
         "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW SET NEW.u = UUID()",
+        "CREATE VIEW v AS TABLE s UNION SELECT UUID()",
+        "INSERT INTO t (SELECT a FROM s ORDER BY a LIMIT 1)",
         "CREATE PROCEDURE p() INSERT INTO t SELECT UUID() FROM s LIMIT 1",
         "INSERT INTO t VALUES ('uuid() LIMIT 1', \"user()\")",
         "INSERT INTO t (`user`, version) VALUES (1, 2)",
@@ -98,3 +88,62 @@ def test_several_without_their_passwords() -> None:
     assert "this statement and 1 more" in doubt
     assert "INSERT INTO t" in doubt
     assert "secret" not in doubt
+
+
+LONG = {
+    "UUID": "INSERT INTO t VALUES ({}), (UUID(), 1)",
+    "limit": "DELETE FROM t WHERE a IN ({}) LIMIT 1",
+    "alter": "ALTER TABLE t ADD a INT, ADD CHECK (b IN ({})), ADD id INT AUTO_INCREMENT UNIQUE",
+}
+
+
+@pytest.mark.parametrize("form", ["plain", "packed", "mariadb"])
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_a_long_statement(text: str, form: str) -> None:
+    """It is looked at to its end: behind what is parsed at first, and behind what is held."""
+    for size in (20_000, 200_000, 1_200_000):
+        for value in ("'it''s a \\'UUID() LIMIT',", "1, 2, 3, ", f"'{'x' * 99_999}\\\\', "):
+            whole = text.format(value * (size // len(value) + 1) + "1")
+            event = EventType.QUERY, query_body(whole, status=status_of(0))
+            if form == "mariadb":
+                packed = squeezed(whole.encode())
+                event = EventType.QUERY_COMPRESSED, query_body("", status=status_of(0)) + packed
+            found = saw(Unrepeatable(), event, packed=form == "packed")
+            assert found.number == 1, (size, value)
+            assert text[:20] in found.doubt
+
+
+@pytest.mark.parametrize("form", ["plain", "packed", "mariadb"])
+def test_a_long_statement_that_makes_the_same(form: str) -> None:
+    """A bulk INSERT, whose strings have such words."""
+    for size in (20_000, 200_000, 1_200_000):
+        value = "('UUID() LIMIT 1', '/* it''s \\' -- ', 1),"
+        whole = "INSERT INTO t VALUES " + value * (size // len(value)) + "(1, 2, 3)"
+        event = EventType.QUERY, query_body(whole, status=status_of(0))
+        if form == "mariadb":
+            event = (
+                EventType.QUERY_COMPRESSED,
+                query_body("", status=status_of(0)) + squeezed(whole.encode()),
+            )
+        assert saw(Unrepeatable(), event, packed=form == "packed").doubt == "", size
+
+
+def test_a_charset_in_which_a_letter_may_look_like_a_quote() -> None:
+    """What cannot be told apart counts, unless no such word is in it."""
+
+    def gbk(text: str) -> Unrepeatable:
+        body = query_body(text, status=status_of(0, charset=28), encoding="gbk")
+        return saw(Unrepeatable(), (EventType.QUERY, body))
+
+    assert gbk("INSERT INTO t VALUES ('中', UUID())").number == 1
+    assert gbk("ALTER TABLE t ADD a INT COMMENT '中', ADD id INT AUTO_INCREMENT").number == 1
+    assert gbk("ALTER TABLE t COMMENT '中' AUTO_INCREMENT = 5").doubt == ""
+    assert gbk("INSERT INTO t VALUES ('中', 'the limit of a user')").doubt == ""
+
+
+def test_a_statement_that_cannot_be_read() -> None:
+    """It may be such a one."""
+    broken = squeezed(os.urandom(200_000))[:-9]
+    body = query_body("", status=status_of(0)) + broken
+    doubt = saw(Unrepeatable(), (EventType.QUERY_COMPRESSED, body)).doubt
+    assert "not all statements of the binlogs could be read" in doubt

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,10 +18,11 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import SourceError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Purge, Status, Totals, UploadStatus
+from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.job import Failing
 from binlog2s3.stream.loop import Loop
-from binlog2s3.stream.reporter import Pulse, Reporter
+from binlog2s3.stream.reporter import Pulse, Reporter, vanished
 from binlog2s3.stream.source_watch import SourceState
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.uploader import Counts, Stock
@@ -545,8 +546,10 @@ def test_a_source_that_is_not_read_is_not_idle() -> None:
     position = parts.watch.source_state.position
     assert parts.status.lag.seconds == 0
     parts.covered = position.asked_at - timedelta(seconds=50)
+    assert parts.status.lag.bytes == 0
     parts.runs.is_reading = False
     assert parts.status.lag.seconds == pytest.approx(50, abs=1)
+    assert (parts.status.lag.bytes, parts.status.lag.transactions) == (None, None)
     told: list[object] = []
     loop: Any = SimpleNamespace(
         _config=config(Path("/s"), 1000),
@@ -716,3 +719,26 @@ def test_no_purge_is_advised_of_what_vanished_from_the_archive() -> None:
     assert look() == "b.000002"
     store.delete([LAYOUT.lineage(lineage.id)])
     assert look() is None
+
+
+def test_what_a_store_does_not_list_yet_has_not_vanished() -> None:
+    """Each that is missing in a listing is asked for."""
+
+    class Late(MemoryStore):
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+            return iter(())
+
+        def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+            return iter(())
+
+    parts, store = Parts(), Late()
+    lineage = parts.coverage.lineage
+    store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    for number in (1, 2):
+        store.put(LAYOUT.binlog(lineage.id, name(number)), b"x")
+    for lineages in ([], [lineage]):
+        archived = [name(1), name(2)]
+        assert vanished(Catalog(store, LAYOUT), lineages, lineage.id, archived) == ""
+    store.delete([LAYOUT.binlog(lineage.id, name(2))])
+    key = vanished(Catalog(store, LAYOUT), [lineage], lineage.id, archived)
+    assert key == LAYOUT.binlog(lineage.id, name(2))

@@ -309,6 +309,43 @@ def test_each_turn_has_the_next_number(spool: Spool) -> None:
     assert turns(store) == [ID, OTHER, ID]
 
 
+class Late(MemoryStore):
+    """It does not list the turns that were taken since it was made."""
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """As ever, without them."""
+        listed = super().list(prefix, start_after=start_after)
+        return iter([info for info in listed if prefix != LAYOUT.turns])
+
+
+def test_a_turn_that_is_not_listed_yet_is_passed(spool: Spool) -> None:
+    """The writer before took some just before it ended, and this one takes two."""
+    store = Late()
+    dead = writer(store, spool)
+    dead.claim(store)
+    for _ in range(3):
+        dead.take_turn(store, ID)
+    one = writer(store, spool)
+    one.claim(store)
+    one.take_turn(store, ID)
+    one.take_turn(store, OTHER)
+    assert turns(store) == [ID, ID, ID, ID, OTHER]
+
+
+def test_a_turn_of_another_lineage_that_is_not_listed_yet_ends_it(spool: Spool) -> None:
+    """What was read of the bucket may lack that lineage: nothing is put, and the hint says why."""
+    store = Late()
+    dead = writer(store, spool)
+    dead.claim(store)
+    dead.take_turn(store, OTHER)
+    one = writer(store, spool)
+    one.claim(store)
+    with pytest.raises(StoreError, match=r"turns/0*1\.json was taken by another") as caught:
+        one.take_turn(store, ID)
+    assert "listings are late" in str(caught.value.hint)
+    assert turns(store) == [OTHER]
+
+
 class Between(MemoryStore):
     """Something else happens just before, or just behind, what is put below turns/.
 
