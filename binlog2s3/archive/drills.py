@@ -41,8 +41,8 @@ class DrillResult(Document):
     `binlog`, and has everything that was committed until `proven_until`. `transactions` were
     applied, `tables` were checked by CHECK TABLE, `statements` of the operator were true.
     `restored`: what has shown that the registered backup was restored; "" if it failed before, or
-    an older version did it; `ON_TRUST` if nothing has. `doubt`: why the rows may not be those of
-    the source although the goal was reached, "" if nothing says so.
+    an older version did it; `ON_TRUST` if nothing has. `doubts`: why the rows may not be those
+    of the source although the goal was reached.
     """
 
     id: BackupId
@@ -61,7 +61,7 @@ class DrillResult(Document):
     tables: Count
     statements: Count
     restored: Text = ""
-    doubt: Text = ""
+    doubts: tuple[Text, ...] = ()
     server_version: Text
     host: Text
     version: Text

@@ -191,7 +191,7 @@ class _Drill:
             position=plan.stop.offset,
             proven_until=moment_of(until) if until is not None else None,
             transactions=reached.transactions,
-            doubt=cut(one_line(reached.doubt), _MOST_ERROR),
+            doubts=tuple(cut(one_line(doubt), _MOST_ERROR) for doubt in reached.doubts),
         )
         self._at("check")
         self._check(server)
@@ -279,7 +279,7 @@ def _print(result: DrillResult) -> None:
     page = page_on(sys.stdout)
     until = f", to {moment_text(result.proven_until)}" if result.proven_until is not None else ""
     took = duration_text(result.seconds)
-    proved, style = ("proved, but for a doubt", "yellow") if result.doubt else ("proved", "green")
+    proved, style = ("proved, but for a doubt", "yellow") if result.doubts else ("proved", "green")
     page.line(f"{proved}: {moment_text(result.finished_at)}{until}, took {took}", f"bold {style}")
     checked = (result.statements, "statement") if result.statements else (result.tables, "table")
     shown: tuple[Field, ...] = (("shown by", result.restored, ""),)
@@ -291,7 +291,7 @@ def _print(result: DrillResult) -> None:
         ("reached", f"{result.binlog}:{result.position} of {result.lineage}", ""),
         ("applied", count_text(result.transactions, "transaction"), ""),
         ("checked", count_text(*checked), ""),
-        *([("doubt", result.doubt, "yellow")] if result.doubt else ()),
+        *(("doubt", doubt, "yellow") for doubt in result.doubts),
         ("started", iso_text(result.started_at), ""),
     )
     page.fields(fields, _ROOM)

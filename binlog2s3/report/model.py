@@ -267,7 +267,7 @@ def _proved(status: Status) -> str:
         return "never: no drill has succeeded"
     until = f", up to {moment_text(drill.proven_until)}" if drill.proven_until else ""
     trust = "; nothing shows that it restored the registered backup" if drill.on_trust else ""
-    doubt = f"; but for a doubt: {drill.doubt}" if drill.doubt else ""
+    doubt = "".join(f"; but for a doubt: {one}" for one in drill.doubts)
     age = age_text(drill.proven_at, status.at)
     return f"{age} ago, {moment_text(drill.proven_at)}{until}{trust}{doubt}"
 
@@ -318,7 +318,7 @@ def _drill_row(one: DrillResult) -> DrillRow:
             f"{count_text(one.tables, 'table')} and "
             f"{count_text(one.statements, 'statement')} checked"
         )
-        shown += f"; but for a doubt: {one.doubt}" if one.doubt else ""
+        shown += "".join(f"; but for a doubt: {doubt}" for doubt in one.doubts)
     else:
         shown = f"failed at the step {one.step}: {one.error}"
     return DrillRow(

@@ -40,7 +40,7 @@ class PrintedRestore(Printed):
     transactions: int = of("reached.transactions")
     is_proved: bool = of("reached.is_proved")
     proof: tuple[str, ...] = of("reached.proof")
-    doubt: str = of("reached.doubt")
+    doubts: tuple[str, ...] = of("reached.doubts")
     events: tuple[str, ...] = of("reached.events")
     prepared: tuple[str, ...] = of("reached.prepared")
     without_history: tuple[str, ...] = of("reached.without_history")

@@ -93,10 +93,10 @@ class Reached:
 
     `restored`: what has shown that it is the registered backup, "" if nothing has yet.
     `server_version`: of the program that loaded it, then as the server on it says. The place,
-    `is_proved`, `proof` and `doubt` are pitr's. `events`: those that are disabled because a replica disables
-    them, and of which it is unknown whether the source had enabled them, with the statement that
-    does. `without_history`: the system-versioned tables of which the dump had the current rows
-    only; None if there may be some, and no server was asked which.
+    `is_proved`, `proof` and `doubts` are pitr's. `events`: those that are disabled because a
+    replica disables them, and of which it is unknown whether the source had enabled them, with the
+    statement that does. `without_history`: the system-versioned tables of which the dump had the
+    current rows only; None if there may be some, and no server was asked which.
     """
 
     backup: str
@@ -110,7 +110,7 @@ class Reached:
     transactions: int = 0
     is_proved: bool = False
     proof: tuple[str, ...] = ()
-    doubt: str = ""
+    doubts: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     prepared: tuple[str, ...] = ()
     without_history: tuple[str, ...] | None = ()
@@ -404,7 +404,7 @@ class Engine:
             transactions=result.transactions,
             is_proved=bool(result.proved),
             proof=tuple(text for text, _ in proof_lines(result)),
-            doubt=result.doubt,
+            doubts=result.doubts,
             prepared=result.prepared or (),
         )
 

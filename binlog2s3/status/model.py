@@ -282,8 +282,8 @@ class DrillStatus:
     """What drills have shown: when the last proof ended, until when it has everything.
 
     `proven_seconds`: how long that drill took; None if nothing was proved. `on_trust`: nothing has
-    shown that it restored the registered backup, and not another one. `doubt`: why its rows may not
-    be those of the source. `last_at`: when the newest drill ended. If it `failed`, `step` and
+    shown that it restored the registered backup, and not another one. `doubts`: why its rows may
+    not be those of the source. `last_at`: when the newest drill ended. If it `failed`, `step` and
     `error` say where and why.
     """
 
@@ -291,7 +291,7 @@ class DrillStatus:
     proven_until: Moment | None = None
     proven_seconds: float | None = None
     on_trust: bool = False
-    doubt: str = ""
+    doubts: tuple[str, ...] = ()
     last_at: Moment | None = None
     failed: bool = False
     step: str = ""
@@ -618,7 +618,7 @@ def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus
         proven_until=proof.proven_until if proof is not None else None,
         proven_seconds=proof.seconds if proof is not None else None,
         on_trust=proof is not None and proof.restored == ON_TRUST,
-        doubt=proof.doubt if proof is not None else "",
+        doubts=proof.doubts if proof is not None else (),
         last_at=last.finished_at,
         failed=not last.is_proved,
         step=last.step or "",

@@ -319,8 +319,8 @@ def _drill_of(status: Status) -> Iterator[Field]:
     yield "last proved", f"{moment_text(drill.proven_at)}{until}{took}", ""
     if drill.on_trust:
         yield "", "nothing shows that the registered base backup was restored there", _WARN
-    if drill.doubt:
-        yield "", f"but for a doubt: {drill.doubt}", _WARN
+    for doubt in drill.doubts:
+        yield "", f"but for a doubt: {doubt}", _WARN
 
 
 def _history_of(status: Status) -> Iterator[Field]:

@@ -168,8 +168,8 @@ def test_what_pitr_does_not_call_proved_is_told(nights: Nights) -> None:
     done = nights.drill(nights.load())
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert (said["outcome"], statement in said["doubt"]) == ("proved", True)
-    assert nights.document("status")["drill"]["doubt"] == said["doubt"]
+    assert (said["outcome"], statement in said["doubts"][0]) == ("proved", True)
+    assert nights.document("status")["drill"]["doubts"] == said["doubts"]
 
 
 @pytest.mark.parametrize("traced", [True, False])

@@ -58,7 +58,7 @@ def test_a_failure_is_forgotten_when_a_later_drill_has_proved() -> None:
 
 def test_a_doubt_stands_beside_the_proof() -> None:
     """As pitr has said it; a result of an older version has none."""
-    doubted = replace(DRILL, doubt="the rows may be others")
+    doubted = replace(DRILL, doubts=("the rows may be others",))
     for result, shown in ((doubted, ["but for a doubt: the rows may be others"]), (DRILL, [])):
         status = replace(IDLE, source="orders", drill=drill_of(result, result))
         assert from_document(document(status)).drill == status.drill
