@@ -38,14 +38,13 @@ class Apply:
         self._facts = at.facts
         self.standing = Standing(at)
 
-    def check(self, plan: Plan, server_ids: Collection[int], state: MariadbGtidList | None) -> None:
+    def check(self, plan: Plan, server_ids: Collection[int]) -> None:
         """See that the target can be a replica of this plan. Raises RecoveryError.
 
-        `server_ids`: of the servers that wrote these binlogs, as far as they are known. `state`:
-        the GTIDs before the plan, for MariaDB.
+        `server_ids`: of the servers that wrote these binlogs, as far as they are known.
         """
         listen(self._server.login(), self._config).endpoint().bound().close()
-        for obstacle in obstacles(self._at, plan, server_ids=server_ids, state=state):
+        for obstacle in obstacles(self._at, plan, server_ids=server_ids):
             raise obstacle
 
     def is_past(self, start: Start) -> bool:
