@@ -249,7 +249,6 @@ class _Recovery:
             self._recoded.doubt,
             _doubt_of_lacks(ready.plan),
             unseen,
-            *result.doubts,
         )
         doubts = tuple(filter(None, found))
         proved = "" if doubts else result.proved
