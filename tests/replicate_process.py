@@ -55,9 +55,8 @@ def main(told: dict[str, Any]) -> int:
             Replication(
                 found,
                 Work(
-                    plan=planned(files, told["version"]),
+                    plan=replace(planned(files, told["version"]), begins_behind=state),
                     open_stream=files.opened,
-                    begins_behind=state,
                 ),
                 _InFile(note),
                 listen=Listen(),

@@ -38,14 +38,13 @@ class Apply:
         self._facts = at.facts
         self.standing = Standing(at)
 
-    def check(self, plan: Plan, server_ids: Collection[int], state: MariadbGtidList | None) -> None:
+    def check(self, plan: Plan, server_ids: Collection[int]) -> None:
         """See that the target can be a replica of this plan. Raises RecoveryError.
 
-        `server_ids`: of the servers that wrote these binlogs, as far as they are known. `state`:
-        the GTIDs before the plan, for MariaDB.
+        `server_ids`: of the servers that wrote these binlogs, as far as they are known.
         """
         listen(self._server.login(), self._config).endpoint().bound().close()
-        for obstacle in obstacles(self._at, plan, server_ids=server_ids, state=state):
+        for obstacle in obstacles(self._at, plan, server_ids=server_ids):
             raise obstacle
 
     def is_past(self, start: Start) -> bool:
@@ -99,7 +98,7 @@ class Apply:
             disabled_events=target.disabled_events(self._server),
             prepared=target.prepared(self._server, self._facts.flavour),
             proved=proved,
-            doubts=tuple(self._untold(plan)),
+            untold=self._untold(plan),
             only_tables=texts_of(work.tables),
         )
 
@@ -154,17 +153,16 @@ class Apply:
         )
         return found, "; ".join((proved, *self._besides(plan)))
 
-    def _untold(self, plan: Plan) -> Iterator[str]:
-        """Why the target itself does not tell all that was applied."""
+    def _untold(self, plan: Plan) -> str:
+        """Why the target itself does not tell all that was applied; "" if it does."""
         if self._facts.keeps_gtids:
-            return
+            return ""
         if self._facts.flavour == "mariadb" and plan.pieces:
-            yield (
+            return (
                 "its gtid_slave_pos is that of the plan's end, but tells only the last transaction "
                 "of each domain"
             )
-        else:
-            yield "the target keeps no GTIDs that tell what was applied"
+        return "the target keeps no GTIDs that tell what was applied"
 
     def _besides(self, plan: Plan) -> Iterator[str]:
         """Where the target has other than the history, or in another order, as was asked for."""

@@ -315,7 +315,9 @@ class Plan:
     has; `left_out` the first that are not; at most three each. `others` are the lineages outside of
     the history; those with later transactions are `newer`, too. `disorder`: transactions whose
     place and commit time do not fit the goal, the first few. `pending`: those that the goal cuts
-    from their second phase (`pending.pending_at`).
+    from their second phase (`pending.pending_at`). `begins_behind`: what a MariaDB has executed of
+    the history before the first piece, with the GTID of each domain that was the last; None if
+    nothing is applied to one.
     """
 
     flavour: Flavour
@@ -339,6 +341,7 @@ class Plan:
     skipped_singly: tuple[str, ...] = ()
     holes: str = ""
     lacks: str = ""
+    begins_behind: MariadbGtidList | None = None
 
     @property
     def skipped_text(self) -> str:

@@ -317,8 +317,8 @@ class OnlyTables:
                 changes = "names" if check.elsewhere or check.unclear else "changes"
                 self._unsafe.append(f"nothing in these binlogs {changes} {text}")
 
-    def ask(self, target: Target, state: MariadbGtidList | None) -> None:
-        """Ask the target as well. `state`: the GTIDs before the plan, for MariaDB."""
+    def ask(self, target: Target) -> None:
+        """Ask the target as well."""
         facts = target.facts
         if not facts.release.filters_channels:
             self.refusals.append(
@@ -327,19 +327,19 @@ class OnlyTables:
                     f"use MySQL 8.0 or later; {_WITHOUT}",
                 )
             )
-        self._ask_scratch(target, state)
+        self._ask_scratch(target)
         if facts.flavour == "mysql":
             self._ask_start(target)
         self._ask_tables(target)
         self._ask_merges(target)
         self._ask_keys(target)
 
-    def _ask_scratch(self, target: Target, state: MariadbGtidList | None) -> None:
+    def _ask_scratch(self, target: Target) -> None:
         if others := other_channels(target):
             self._refuse_busy(target.facts, f"is set up as a replica (channel: {some(others)})")
         if target.facts.flavour != "mariadb" or not self._plan.pieces:
             return
-        begins = state if state is not None else MariadbGtidList()
+        begins = self._plan.begins_behind or MariadbGtidList()
         for domain, wrote, number in replicated(target.server).gtids():
             if number > begins.greatest(domain):
                 self._refuse_busy(

@@ -117,7 +117,7 @@ def _recovery(config: PitrConfig, outside: Outside, *, is_scratch: bool) -> Iter
 class _Ready:
     """A plan that nothing stands against, and what carrying it out needs.
 
-    `state`: the GTIDs before it, for MariaDB. `zones` is None if no time zone can matter.
+    `zones` is None if no time zone can matter.
     """
 
     snapshot: Snapshot
@@ -125,7 +125,6 @@ class _Ready:
     plan: Plan
     about: About
     extract: Extract
-    state: MariadbGtidList | None
     zones: TimeZones | None
 
 
@@ -190,12 +189,13 @@ class _Recovery:
             start, said = self._start(snapshot)
             if plan is None:
                 start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
-            state = _state_before(plan, snapshot) if self._apply is not None else None
-            self._check(plan, start, snapshot, state)
+            if self._apply is not None:
+                plan = replace(plan, begins_behind=_begins_behind(plan, snapshot))
+            self._check(plan, start, snapshot)
             self._settings(plan)
             extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
             zones = self._time_zones(plan, extract, snapshot)
-            only = self._only(plan, extract, snapshot) if config.tables else None
+            only = self._only(plan, extract) if config.tables else None
         self._warnings += [str(error) for error in snapshot.problems]
         streamer = self._last_report(plan, snapshot)
         plan = self._with_warnings(plan, snapshot)
@@ -217,7 +217,6 @@ class _Recovery:
             plan=plan,
             about=about,
             extract=extract,
-            state=state,
             zones=zones,
         )
 
@@ -250,7 +249,6 @@ class _Recovery:
             self._recoded.doubt,
             _doubt_of_lacks(ready.plan),
             unseen,
-            *result.doubts,
         )
         doubts = tuple(filter(None, found))
         proved = "" if doubts else result.proved
@@ -445,16 +443,14 @@ class _Recovery:
             allow_extra_gtids=config.allow_extra_gtids,
         )
 
-    def _check(
-        self, plan: Plan, start: Start, snapshot: Snapshot, state: MariadbGtidList | None
-    ) -> None:
+    def _check(self, plan: Plan, start: Start, snapshot: Snapshot) -> None:
         """See whether the target can be a replica of it, and stands where the plan begins."""
         if self._apply is None:
             return
         places = {piece.binlog_id for piece in plan.pieces}
         ids = {snapshot.known(lineage, name).server_id for lineage, name in places}
         try:
-            self._apply.check(plan, [one for one in ids if one is not None], state)
+            self._apply.check(plan, [one for one in ids if one is not None])
             if not self._still_applies:
                 self._apply.standing.check(
                     plan, start, allow_non_transactional=self._config.allow_non_transactional
@@ -462,11 +458,11 @@ class _Recovery:
         except RecoveryError as error:
             self._refuse(error)
 
-    def _only(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> OnlyTables:
+    def _only(self, plan: Plan, extract: Extract) -> OnlyTables:
         """See whether only these tables can be applied, to this target."""
         found = OnlyTables(self._config.tables, plan, extract.stream)
         if self._target is not None:
-            found.ask(self._target, _state_before(plan, snapshot))
+            found.ask(self._target)
         for refusal in found.refusals:
             self._refuse(refusal)
         return found
@@ -636,7 +632,6 @@ class _Recovery:
             plan=ready.plan,
             open_stream=opened,
             transactions=ready.snapshot.transactions,
-            begins_behind=ready.state,
             tables=tables,
         )
         try:
@@ -766,11 +761,8 @@ def _doubt_of_lacks(plan: Plan) -> str:
     )
 
 
-def _state_before(plan: Plan, snapshot: Snapshot) -> MariadbGtidList | None:
-    """What was executed before the plan's first transaction, for MariaDB.
-
-    It says which GTID of each domain was the last one.
-    """
+def _begins_behind(plan: Plan, snapshot: Snapshot) -> MariadbGtidList | None:
+    """See `Plan`."""
     if plan.flavour != "mariadb" or not plan.pieces:
         return None
     before = _gtids_before(plan, snapshot)

@@ -219,14 +219,12 @@ def obstacles(
     plan: Plan,
     *,
     server_ids: Collection[int],
-    state: MariadbGtidList | None = None,
 ) -> Iterator[RecoveryError]:
     """Why it cannot be a replica of this plan; empty if it can. Raises SourceError.
 
-    `server_ids`: of the servers that wrote the history, as far as they are known. `state`: the
-    GTIDs before the plan, for MariaDB.
+    `server_ids`: of the servers that wrote the history, as far as they are known.
     """
-    for why, hint in _obstacles(target, plan, server_ids, state):
+    for why, hint in _obstacles(target, plan, server_ids):
         yield target.facts.refusal(f"cannot be a replica: {why}", hint)
 
 
@@ -234,7 +232,6 @@ def _obstacles(
     target: Target,
     plan: Plan,
     server_ids: Collection[int],
-    state: MariadbGtidList | None,
 ) -> Iterator[tuple[str, str]]:
     """Each as (why, what to do)."""
     server, facts = target.server, target.facts
@@ -282,7 +279,7 @@ def _obstacles(
         yield from _in_gtids(facts, found, plan)
         yield from _of_mysql(server, found)
     else:
-        yield from _of_mariadb(server, found, plan, state)
+        yield from _of_mariadb(server, found, plan)
     there = None if facts.missing_privileges else channel_of(target).state()
     if there is not None and not there.ours:
         yield (
@@ -364,9 +361,7 @@ def _of_mysql(server: Server, found: Mapping[str, str]) -> Iterator[tuple[str, s
             yield ("it is a member of a group (Group Replication)", "STOP GROUP_REPLICATION there")
 
 
-def _of_mariadb(
-    server: Server, found: Mapping[str, str], plan: Plan, state: MariadbGtidList | None
-) -> Iterator[tuple[str, str]]:
+def _of_mariadb(server: Server, found: Mapping[str, str], plan: Plan) -> Iterator[tuple[str, str]]:
     for row in server.rows(
         "SELECT table_name AS name, engine AS engine FROM information_schema.tables "
         "WHERE table_schema = 'mysql' AND table_name LIKE 'gtid\\_slave\\_pos%'"
@@ -379,14 +374,14 @@ def _of_mariadb(
                 ),
                 f"ALTER TABLE mysql.{row['name']} ENGINE=InnoDB",
             )
-    begins = state if state is not None else MariadbGtidList()
+    begins = plan.begins_behind or MariadbGtidList()
     lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
     planned = {(domain, wrote) for one in lists for domain, wrote, _ in one.gtids()}
     is_strict = found.get("gtid_strict_mode", "OFF").upper() in ("ON", "1")
     for domain, wrote, number in MariadbGtidList.parse(found.get("gtid_binlog_pos", "")).gtids():
         if number <= begins.greatest(domain):
             continue
-        if state is not None and (domain, wrote) in planned:
+        if plan.begins_behind is not None and (domain, wrote) in planned:
             yield (
                 (
                     f"its own binary log has {domain}-{wrote}-{number} already: an earlier run "

@@ -57,14 +57,13 @@ _SERVER_IDS = (4294967201, 4294967202)
 class Work:
     """What is applied: a plan, and how its bytes are had.
 
-    `transactions` of the history, to find the one that a MariaDB refused. `begins_behind`: the
-    GTIDs before the plan, for MariaDB. `tables`: apply only these; none means all.
+    `transactions` of the history, to find the one that a MariaDB refused. `tables`: apply only
+    these; none means all.
     """
 
     plan: Plan
     open_stream: OpenStream
     transactions: Transactions = lambda *_: iter(())
-    begins_behind: MariadbGtidList | None = None
     tables: Sequence[tuple[str, str]] = ()
 
 
@@ -230,7 +229,7 @@ class Replication:
     def _connect(self, source: PlanSource, *, receive_only: bool = False) -> None:
         """Wait until the target has connected and asked for events, or raise RecoveryError."""
         if self._facts.flavour == "mariadb" and not receive_only:
-            at = ",".join(_position(self._work.begins_behind))
+            at = ",".join(_position(self._plan.begins_behind))
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (at,))
             self._notes.follow_gtids()
         begin = None if self._facts.keeps_gtids else self._plan.begin
@@ -387,7 +386,7 @@ class Replication:
             return
         row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
         has = {one for one in str(row["it"]).split(",") if one}
-        before = {domain_of(one): one for one in _position(self._work.begins_behind)}
+        before = {domain_of(one): one for one in _position(self._plan.begins_behind)}
         expected = set((before | last).values())
         if has != expected:
             raise self._facts.refusal(
@@ -418,7 +417,7 @@ class Replication:
         code = "" if f"code: {failure.code}" in failure.text else f" ({failure.code})"
         hint = advised(failure.code, reached=reached, gtid=gtid, again=AGAIN)
         if gtid is not None and gtid == self._notes.half_way:
-            then = told_executed(self._work.begins_behind, gtid)
+            then = told_executed(self._plan.begins_behind, gtid)
             hint = (
                 "the target crashed earlier where this transaction was next, and may have carried "
                 f"it out: look at it; if it did, {then} there; {AGAIN}; if it did in part, "

@@ -80,9 +80,9 @@ class Result:
     """What was done. `gtids` is what the target has at the end, None if it keeps none.
 
     `stands_at` is where such a target ends up, `gtid_slave_pos` is a MariaDB's, after a
-    plan was applied. `proved` says in words
-    what was compared with the plan, "" if nothing could be, or if there are `doubts`: why the rows
-    may not be the source's. `committed_empty` are skipped GTIDs;
+    plan was applied. `proved` says in words what was compared with the plan, "" if nothing could
+    be, or if there are `doubts`: why the rows may not be the source's. `untold`: why the target
+    itself does not tell all that was applied. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `only_tables`: only these were applied.
     `base_backup`: what is known of it; None if no server was written to. `prepared`: the names of
@@ -102,6 +102,7 @@ class Result:
     disabled_events: tuple[str, ...] = ()
     proved: str = ""
     doubts: tuple[str, ...] = ()
+    untold: str = ""
     files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
     base_backup: BaseCheck | None = None
@@ -389,7 +390,8 @@ def proof_lines(result: Result) -> Iterator[tuple[str, str]]:
     base = f"; the base backup {result.base_backup.words}" if result.base_backup is not None else ""
     if result.proved:
         yield f"proved: {result.proved}{base}", ""
-    for doubt in result.doubts[:-1]:
-        yield f"not proved: {doubt}", "yellow"
-    for doubt in result.doubts[-1:]:
-        yield f"not proved: {doubt}{base}", "yellow"
+    *others, last = (*result.doubts, *filter(None, (result.untold,))) or ("",)
+    for reason in others:
+        yield f"not proved: {reason}", "yellow"
+    if last:
+        yield f"not proved: {last}{base}", "yellow"

@@ -133,6 +133,7 @@ class Pair:
         listen: Listen = Listen(),  # noqa: B008 - frozen
         workers: int | None = None,
         window: Window | None = None,
+        begins_behind: MariadbGtidList | None = None,
         **options: Any,
     ) -> None:
         """Bring them to the target; nothing of ours is there afterwards."""
@@ -142,8 +143,10 @@ class Pair:
         with Server(lambda: login) as server:
             if not self.is_mysql:
                 text = self.target.query("SELECT @@global.gtid_slave_pos")[0][0]
-                options.setdefault("begins_behind", MariadbGtidList.parse(str(text)))
-            work = Work(plan=planned(files, self.version), open_stream=opened, **options)
+                if begins_behind is None:
+                    begins_behind = MariadbGtidList.parse(str(text))
+            plan = replace(planned(files, self.version), begins_behind=begins_behind)
+            work = Work(plan=plan, open_stream=opened, **options)
             Replication(
                 target.ask(server),
                 work,

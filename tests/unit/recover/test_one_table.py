@@ -21,7 +21,7 @@ from binlog2s3.recover.view import Result, proof_lines
 from lab import pitr_examples
 from tests.binlog_writer import BinlogWriter, query_body
 from tests.unit.binlog.test_content import status_of
-from tests.unit.recover.fake_server import NOTE_DATABASE, FakeServer, Rows, fake, note_of, target_of
+from tests.unit.recover.fake_server import NOTE_DATABASE, FakeServer, Rows, note_of, target_of
 from tests.unit.recover.test_interrupted import MARK
 from tests.unit.recover.test_target import FACTS
 
@@ -278,10 +278,11 @@ def examined(
     state: str | None = None,
     maria: bool = False,
 ) -> tuple[OnlyTables, list[str]]:
-    found = OnlyTables(ORDERS, plan, stream_of(binlog(*statements)))
-    server = fake({**(answers or {}), **HERE, **NAMES, **(answers or {})})
     begins = MariadbGtidList.parse(state) if state is not None else None
-    found.ask(target_of(MARIADB if maria else FACTS, server), begins)
+    plan = replace(plan, begins_behind=begins)
+    found = OnlyTables(ORDERS, plan, stream_of(binlog(*statements)))
+    said = {**(answers or {}), **HERE, **NAMES, **(answers or {})}
+    found.ask(target_of(MARIADB if maria else FACTS, said))
     return found, [f"{one}; {one.hint}" for one in found.refusals]
 
 
@@ -386,7 +387,7 @@ def test_what_is_no_scratch_server() -> None:
     assert "has replicated 0-1-7" in said
     assert examined("TRUNCATE orders", answers=answers, state="0-1-7", maria=True)[1] == []
     found = OnlyTables(ORDERS, pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders")))
-    found.ask(target_of(replace(FACTS, version="5.7.44"), {**HERE, **NAMES}), None)
+    found.ask(target_of(replace(FACTS, version="5.7.44"), {**HERE, **NAMES}))
     assert "cannot filter one channel" in str(found.refusals[0])
 
 
@@ -415,7 +416,7 @@ def test_a_name_that_nothing_has() -> None:
     found = OnlyTables(
         (("shop", "ordres"),), pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders"))
     )
-    found.ask(target_of(FACTS, NAMES), None)
+    found.ask(target_of(FACTS, NAMES))
     assert "does not show a table shop.ordres" in str(found.refusals[0])
 
 

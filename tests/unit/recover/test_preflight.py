@@ -49,7 +49,8 @@ def found(
     rows = [{"Variable_name": name, "Value": value} for name, value in settings.items()]
     said = {**answers, "SHOW GLOBAL VARIABLES LIKE": [], "SHOW GLOBAL VARIABLES": rows}
     begins = MariadbGtidList.parse(state) if state is not None else None
-    return list(obstacles(target_of(facts, said), plan, server_ids={1}, state=begins))
+    plan = replace(plan, begins_behind=begins)
+    return list(obstacles(target_of(facts, said), plan, server_ids={1}))
 
 
 def test_nothing_stands_against_it() -> None:

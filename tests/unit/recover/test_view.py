@@ -162,6 +162,10 @@ def test_results_in_words() -> None:
     last = ["not proved: of one reason", f"not proved: of another{unchecked}"]
     assert shown(doubted)[2:] == last, "all of them are told"
     assert printed_of(doubted)["doubts"] == ["of one reason", "of another"]
+    untold = replace(anonymous, untold="it keeps no GTIDs")
+    assert shown(untold)[2:] == [f"not proved: it keeps no GTIDs{unchecked}"]
+    assert printed_of(untold)["doubts"] == [], "a drill into a MariaDB has no doubt by itself"
+    assert len(shown(replace(doubted, untold="it keeps no GTIDs"))[2:]) == 3
     mariadb = shown(replace(anonymous, gtid_slave_pos=MariadbGtidList.parse("0-7-6")))
     assert mariadb[1].startswith("gtid_slave_pos 0-7-6 in the target shows that it is at mysql-bin")
     assert shown(Result(how="nothing")) == ["nothing to do: the target has all of it"]
