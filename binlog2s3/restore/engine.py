@@ -404,7 +404,7 @@ class Engine:
             transactions=result.transactions,
             is_proved=bool(result.proved),
             proof=tuple(text for text, _ in proof_lines(result)),
-            doubt=result.doubt,
+            doubt="; ".join(result.doubts),
             prepared=result.prepared or (),
         )
 
