@@ -3,7 +3,7 @@
 The list is the truth that plans are held against; the bucket side answers as `recovery.History`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -17,6 +17,7 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, gathered, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import ArchiveError
 from binlog2s3.recover.model import Search
 from tests.documents import parent_of
 
@@ -120,6 +121,7 @@ class Model:
         self.left_out: tuple[str, ...] = ()
         self.exact = True
         self.lost_text = ""
+        self.unreadable: Collection[BinlogName] = ()
         self._numbers = 0
         self._servers = 0
         self._uuid = ""
@@ -255,6 +257,8 @@ class Model:
         return self.file(lineage, name).before
 
     def known(self, lineage: str, name: BinlogName) -> Facts:
+        if name in self.unreadable:
+            raise ArchiveError(f"the entry of {name} is not JSON")
         file = self.file(lineage, name)
         places = file.places()
         blocks = []

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import extent
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, either, intersection, parse
 from binlog2s3.binlog.names import BinlogName
@@ -60,11 +61,11 @@ class Search:
     # What can be reached
 
     def reach(self) -> Reachable:
-        """From the oldest binlog that leads up to the newest without a break."""
+        """From the oldest binlog that can be read and leads up to the newest without a break."""
         route, last = self.route, len(self.route) - 1
         *_, newest_interval = extent(route.stretches)
-        first = newest_interval.first
-        oldest, newest = route.known(first), route.known(last)
+        first, oldest = self._readable(newest_interval.first)
+        newest = route.known(last)
         before = newest.gtids_before
         return Reachable(
             first=route.place(first, route.begin(first)),
@@ -72,8 +73,16 @@ class Search:
             earliest_us=oldest.first_us,
             latest_us=self._latest_us(first),
             gtids=either(before, newest.gtids_added) if before is not None else None,
-            is_behind_gap=first > 0,
+            is_behind_gap=newest_interval.first > 0,
         )
+
+    def _readable(self, first: int) -> tuple[int, Facts]:
+        """The first stretch from this one on of which something is known. Raises ArchiveError."""
+        last = len(self.route) - 1
+        for number in range(first, last):
+            with suppress(ArchiveError):
+                return number, self.route.known(number)
+        return last, self.route.known(last)
 
     def _latest_us(self, first: int) -> int | None:
         """The newest credible commit from a stretch on; or what the writer vouches for."""
@@ -273,7 +282,7 @@ class Search:
         is_there = isinstance(have, MysqlPart) and wanted <= have.gtids
         earlier: tuple[int, Transaction] | None = None
         for numbers in route.by_leg():
-            number = _holder(numbers, lambda n: _has(route.known(n).gtids_before, wanted))
+            number = _holder(numbers, lambda n: _has(route.begins_after(n), wanted))
             if number is None or not _has(route.known(number).gtids_added, wanted):
                 continue
             if (found := self._scanned(number, str(wanted))) is not None:

@@ -7,6 +7,7 @@ Law: a stretch follows the one before it without a break only if names, GTIDs an
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -52,7 +53,7 @@ from binlog2s3.binlog.place import (
     repeated_upto,
 )
 from binlog2s3.binlog.scanner import MAGIC, Transaction
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import BinlogPosition, BucketHistory, Search
 
 Result = TypeVar("Result")
@@ -371,9 +372,24 @@ class Route:
                 everything = either(either(everything, end.gtids_before or before), end.gtids_added)
                 number = last + 1
             else:
-                everything = either(everything, self.adds(number))
+                everything = either(everything, self._adds_at_most(number))
                 number += 1
         return everything
+
+    def _adds_at_most(self, number: int) -> Gtids:
+        """The GTIDs that a stretch adds; if it cannot be read, all that came before the next one.
+
+        Raises ArchiveError if that is no GTID set, or cannot be read either.
+        """
+        try:
+            return self.adds(number)
+        except ArchiveError:
+            if number == self.leg_numbers(number)[-1]:
+                raise
+            before = self.known(number + 1).gtids_before
+            if not isinstance(before, GtidSet):
+                raise
+            return before
 
     def _unbroken_to(self, number: int) -> int:
         """The last whole stretch of the leg to which GTIDs lead from this one without a break."""
@@ -385,9 +401,10 @@ class Route:
             self.number_of(self.history.unbroken_to(self.lineage(number), begin), number), last
         )
         is_whole = self.stretches[found].name.number - begin.number == found - number
-        if not is_whole or self.brief(found).gtids_before is None:
-            return number
-        return found
+        with suppress(ArchiveError):
+            if is_whole and self.brief(found).gtids_before is not None:
+                return found
+        return number
 
     def executed(self, gtids: Gtids) -> "RouteExecuted":
         """What a state has of this route, and where it continues.
@@ -436,8 +453,21 @@ class Route:
         return self.gtids_at(number, self.size(number)) == empty("mysql")
 
     def _is_covered(self, number: int, have: GtidSet) -> bool:
-        before = self.known(number).gtids_before
+        before = self.begins_after(number)
         return isinstance(before, GtidSet) and before <= have
+
+    def begins_after(self, number: int) -> Gtids | None:
+        """The GTIDs executed before a stretch; None if it does not say them.
+
+        If it cannot be read, those at the end of the one before: a search is not ended by damage to
+        what it passes. Raises ArchiveError if that cannot be read either.
+        """
+        try:
+            return self.known(number).gtids_before
+        except ArchiveError:
+            if number == self.leg_numbers(number)[0]:
+                raise
+            return self.known(number - 1).gtids_after
 
     # As a `place.GtidLine`
 

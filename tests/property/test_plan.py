@@ -1,6 +1,7 @@
 """A plan brings a target exactly to where it was asked to, whatever history the bucket has."""
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from binlog2s3.binlog.gtid import Flavour, GtidSet, gathered
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.goal import BeforeGtid, Goal, Latest, ToGtid, ToPosition, ToTime
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import Plan, Request, Start
 from binlog2s3.recover.plan import make
 from tests.history_model import Model, Real
@@ -120,6 +121,35 @@ def test_a_gtid_is_reached_exactly(model: Model, data: st.DataObject) -> None:
     assert [shown.transaction.gtid for shown in plan.kept][-1:] == [
         real.gtid for real in model.truth[:upto][-1:]
     ]
+
+
+def test_what_cannot_be_read_is_in_nobodys_way() -> None:
+    """A recovery that needs a binlog whose entry is damaged is refused, and no other one.
+
+    Needed are those from the one with the backup's last transaction to the one with the goal, one
+    more at either end, which shows that nothing is missing there, and the one with the newest
+    commit, which says up to when a recovery can go.
+    """
+    model = lived([("commit", 60, 1), ("commit", 60, 1), ("rotate", 0, 0)] * 5)
+    files, count = model.branch.files, len(model.truth)
+    holders = [number for number, file in enumerate(files) for _ in file.reals]
+    refused = set[tuple[int, int, int]]()
+    for backup_at, goal_at, at in product(range(count), range(count), range(len(files))):
+        if backup_at > goal_at:
+            continue
+        model.unreadable = [files[at].name]
+        goal = ToGtid(model.truth[goal_at].gtid or "")
+        request = Request(goal=goal, start=Start(gtids=having(model.truth[:backup_at])))
+        try:
+            plan = make(request, model)
+        except ArchiveError:
+            first = holders[backup_at - 1] if backup_at else 0
+            assert first - 1 <= at <= holders[goal_at] + 1 or at >= holders[-1]
+            refused.add((backup_at, goal_at, at))
+        else:
+            assert numbers(applied(plan, model)) == numbers(model.truth[backup_at : goal_at + 1])
+            assert at not in holders[backup_at : goal_at + 1]
+    assert refused
 
 
 @PLANS
