@@ -252,7 +252,7 @@ class _Recovery:
             unseen,
             *result.doubts,
         )
-        doubts = tuple(filter(None, found))
+        doubts = tuple(dict.fromkeys(filter(None, found)))  # two may say the same
         proved = "" if doubts else result.proved
         return replace(result, proved=proved, doubts=doubts, base_backup=base)
 

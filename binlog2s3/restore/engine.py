@@ -93,9 +93,9 @@ class Reached:
 
     `restored`: what has shown that it is the registered backup, "" if nothing has yet.
     `server_version`: of the program that loaded it, then as the server on it says. The place,
-    `is_proved`, `proof` and `doubt` are pitr's. `events`: those that are disabled because a replica disables
-    them, and of which it is unknown whether the source had enabled them, with the statement that
-    does. `without_history`: the system-versioned tables of which the dump had the current rows
+    `is_proved`, `proof` and `doubt` are pitr's. `events`: those that are disabled because a
+    replica disables them, and of which it is unknown whether the source had enabled them, with the
+    statement that does. `without_history`: the system-versioned tables of which the dump had the current rows
     only; None if there may be some, and no server was asked which.
     """
 
@@ -404,7 +404,7 @@ class Engine:
             transactions=result.transactions,
             is_proved=bool(result.proved),
             proof=tuple(text for text, _ in proof_lines(result)),
-            doubt=result.doubt,
+            doubt="; ".join(result.doubts),
             prepared=result.prepared or (),
         )
 
