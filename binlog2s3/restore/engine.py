@@ -95,8 +95,8 @@ class Reached:
     `server_version`: of the program that loaded it, then as the server on it says. The place,
     `is_proved`, `proof` and `doubt` are pitr's. `events`: those that are disabled because a
     replica disables them, and of which it is unknown whether the source had enabled them, with the
-    statement that does. `without_history`: the system-versioned tables of which the dump had the current rows
-    only; None if there may be some, and no server was asked which.
+    statement that does. `without_history`: the system-versioned tables of which the dump had the
+    current rows only; None if there may be some, and no server was asked which.
     """
 
     backup: str
