@@ -322,13 +322,13 @@ def test_a_turn_that_is_not_listed_yet_is_passed(spool: Spool) -> None:
     """The writer before took some just before it ended, and this one takes two."""
     store = LateTurns()
     dead = writer(store, spool)
-    dead.claim(store)
+    dead.claim()
     for _ in range(3):
-        dead.take_turn(store, ID)
+        dead.take_turn(ID)
     one = writer(store, spool)
-    one.claim(store)
-    one.take_turn(store, ID)
-    one.take_turn(store, OTHER)
+    one.claim()
+    one.take_turn(ID)
+    one.take_turn(OTHER)
     assert turns(store) == [ID, ID, ID, ID, OTHER]
 
 
@@ -336,12 +336,12 @@ def test_a_turn_of_another_lineage_that_is_not_listed_yet_ends_it(spool: Spool) 
     """What was read of the bucket may lack that lineage: nothing is put, and the hint says why."""
     store = LateTurns()
     dead = writer(store, spool)
-    dead.claim(store)
-    dead.take_turn(store, OTHER)
+    dead.claim()
+    dead.take_turn(OTHER)
     one = writer(store, spool)
-    one.claim(store)
+    one.claim()
     with pytest.raises(StoreError, match=r"turns/0*1\.json was taken by another") as caught:
-        one.take_turn(store, ID)
+        one.take_turn(ID)
     assert "listings are late" in str(caught.value.hint)
     assert turns(store) == [OTHER]
 
