@@ -322,11 +322,11 @@ def test_a_turn_that_is_not_listed_yet_is_passed(spool: Spool) -> None:
     """The writer before took some just before it ended, and this one takes two."""
     store = LateTurns()
     dead = writer(store, spool)
-    dead.claim()
+    dead.claim(Catalog(store, LAYOUT))
     for _ in range(3):
         dead.take_turn(ID)
     one = writer(store, spool)
-    one.claim()
+    one.claim(Catalog(store, LAYOUT))
     one.take_turn(ID)
     one.take_turn(OTHER)
     assert turns(store) == [ID, ID, ID, ID, OTHER]
@@ -336,10 +336,10 @@ def test_a_turn_of_another_lineage_that_is_not_listed_yet_ends_it(spool: Spool) 
     """What was read of the bucket may lack that lineage: nothing is put, and the hint says why."""
     store = LateTurns()
     dead = writer(store, spool)
-    dead.claim()
+    dead.claim(Catalog(store, LAYOUT))
     dead.take_turn(OTHER)
     one = writer(store, spool)
-    one.claim()
+    one.claim(Catalog(store, LAYOUT))
     with pytest.raises(StoreError, match=r"turns/0*1\.json was taken by another") as caught:
         one.take_turn(ID)
     assert "listings are late" in str(caught.value.hint)
