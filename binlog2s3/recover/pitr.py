@@ -250,7 +250,7 @@ class _Recovery:
             _doubt_of_lacks(ready.plan),
             unseen,
         )
-        doubts = tuple(filter(None, found))
+        doubts = tuple(dict.fromkeys(filter(None, found)))  # two may say the same
         proved = "" if doubts else result.proved
         return replace(result, proved=proved, doubts=doubts, base_backup=base)
 

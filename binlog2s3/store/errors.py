@@ -174,7 +174,8 @@ _PROXY = _Translation(
 _CUT = _Translation(
     StoreError,
     "the connection to {endpoint} broke during {operation} of {where}: {message}",
-    "if this continues, check the network, proxies and load balancers",
+    "if this continues, check that --endpoint-url is the store's S3 address (https:// if it uses"
+    " TLS), the network, proxies and load balancers",
     transient=True,
 )
 _TIMEOUT = _Translation(

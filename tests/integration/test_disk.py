@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from binlog2s3.binlog.scanner import EventType
@@ -39,6 +40,8 @@ from tests.integration.streaming import (
     write_binlog,
 )
 from tests.waiting import wait_until
+from tests.world.servers import FLAG
+from tests.world.streamed import streamed
 
 MIB = 1 << 20
 HEADER = struct.Struct("<IBIIIH")
@@ -268,6 +271,63 @@ def insert_rows(server: MysqlServer, count: int, size: int) -> None:
 def full(place: Path) -> bool:
     space = os.statvfs(place)
     return space.f_bavail * space.f_frsize < 16384
+
+
+class Inserts(Beside):
+    """Commits rows in a `with` block until the server no longer takes them."""
+
+    def __init__(self, server: MysqlServer) -> None:
+        super().__init__()
+        self._server = server
+
+    def run(self) -> None:
+        with contextlib.suppress(pymysql.Error):
+            while not self.over.is_set():
+                self._server.query("INSERT INTO shop.items (v) VALUES (REPEAT('v', 400000))")
+
+
+@pytest.mark.parametrize("binaries", ["mysql_binaries", "mariadb_binaries"])
+def test_a_source_whose_disk_fills_up(
+    request: pytest.FixtureRequest,
+    minio: MinioServer,
+    bucket: str,
+    disk: Disk,
+    disk_tmp_path: Path,
+    binaries: str,
+) -> None:
+    """It waits in the middle of an event, and is killed there, with more room then.
+
+    MySQL cuts the event off. MariaDB leaves it behind; the next binlog begins a lineage, which
+    joins exactly, and a recovery crosses that.
+    """
+    place = disk(6 * MIB)
+    programs: ServerBinaries = request.getfixturevalue(binaries)
+    table = "CREATE TABLE shop.items (id INT AUTO_INCREMENT PRIMARY KEY, v LONGBLOB)"
+    made = ("CREATE DATABASE shop", table)
+    options = [f"--log-bin={place}/mysql-bin", "--sync-binlog=1", "--binlog-format=ROW"]
+    with streamed(programs, minio, bucket, disk_tmp_path / "world", *made, options=options) as it:
+        it.wait()
+        with Inserts(it.source):
+            wait_until(lambda: full(place), what="a full disk")
+            torn = (place / "mysql-bin.000001").read_bytes()
+            it.source.kill()
+        assert mount("-o", "remount,size=64m", place).returncode == 0
+        it.source.start()
+        it.commit("INSERT INTO shop.items (v) VALUES ('after')", "FLUSH BINARY LOGS")
+        it.wait_archived(1)
+        durable = it.there.binlogs()
+        assert sorted(durable) == [name for name, _ in it.source.binlogs()]
+        for name, data in durable.items():
+            there = (place / name).read_bytes()
+            cut = there[: len(data)] if name == "mysql-bin.000001" and it.is_mariadb else there
+            assert data[FLAG + 1 :] == cut[FLAG + 1 :], name
+        assert len(durable["mysql-bin.000001"]) < len(torn)
+        assert it.run("verify").returncode == 0
+        target = it.another()
+        begin = ("--from-binlog=mysql-bin.000001", "--from-position=4") if it.is_mariadb else ()
+        it.recovery.to(target, "--latest", *begin)
+        rows = "CHECKSUM TABLE shop.items"
+        assert target.query(rows) == it.source.query(rows)
 
 
 # A spool that is gone

@@ -171,7 +171,7 @@ def test_numbers_in_the_order_of_the_rows(archive: Streamed) -> None:
         second.commit()
         first.commit()
     archive.commit(
-        "ALTER TABLE shop.items ADD id INT AUTO_INCREMENT PRIMARY KEY",
+        f"ALTER TABLE shop.items /* {'long ' * 60_000} */ ADD id INT AUTO_INCREMENT PRIMARY KEY",
         "DELETE FROM shop.items WHERE id = 1",
         "SET NAMES latin1",
         "CREATE USER 'caf\u00e9'@'%'",

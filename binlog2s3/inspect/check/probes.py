@@ -16,6 +16,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -79,6 +80,8 @@ class LiveProbes:
         for name, (needs, act) in _LIVE.items():
             why = next((_NEEDS[need] for need in needs if need not in self._works), "")
             row = skipped("store", name, why) if why else self._tried(name, partial(act, self))
+            if name == "delete" and row.result == "fail" and row.hint:
+                row = replace(row, hint=f"{row.hint}; {_UNTRIED}")
             if row.result in ("ok", "warn"):
                 self._works.add(name)
             if {"delete", "no lock"} <= self._works or "abort an upload" in self._works:
@@ -372,6 +375,10 @@ def aws(config: Config) -> str:
     return f"aws --endpoint-url {endpoint}" if endpoint else "aws"
 
 
+_UNTRIED = (
+    "without that, nothing is put, so that s3:PutObject and more are not tried: what a streamer "
+    "needs in all is in docs/policies/streamer.json"
+)
 _NEEDS = {
     "delete": "an object could not be deleted",
     "no lock": "an object could not be deleted, because of Object Lock's default retention",

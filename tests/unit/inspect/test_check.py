@@ -602,6 +602,8 @@ def test_what_cannot_be_deleted_is_not_put() -> None:
     rows, cleaned = everything(store)
     assert rows["delete"].result == "fail"
     assert "s3:DeleteObject on arn:aws:s3:::b/pre/live/test/* " in rows["delete"].hint
+    assert "s3:PutObject and more are not tried" in rows["delete"].hint
+    assert "docs/policies/streamer.json" in rows["delete"].hint
     uploads = {"abort an upload", "begin an upload", "list uploads", "upload a part", "list parts"}
     assert {name for name, row in rows.items() if row.result == "ok"} == uploads
     assert (store.calls["put"], store.calls["complete_upload"]) == (0, 0)

@@ -309,7 +309,7 @@ def test_each_turn_has_the_next_number(spool: Spool) -> None:
     assert turns(store) == [ID, OTHER, ID]
 
 
-class Late(MemoryStore):
+class LateTurns(MemoryStore):
     """It does not list the turns that were taken since it was made."""
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
@@ -320,7 +320,7 @@ class Late(MemoryStore):
 
 def test_a_turn_that_is_not_listed_yet_is_passed(spool: Spool) -> None:
     """The writer before took some just before it ended, and this one takes two."""
-    store = Late()
+    store = LateTurns()
     dead = writer(store, spool)
     dead.claim(Catalog(store, LAYOUT))
     for _ in range(3):
@@ -334,7 +334,7 @@ def test_a_turn_that_is_not_listed_yet_is_passed(spool: Spool) -> None:
 
 def test_a_turn_of_another_lineage_that_is_not_listed_yet_ends_it(spool: Spool) -> None:
     """What was read of the bucket may lack that lineage: nothing is put, and the hint says why."""
-    store = Late()
+    store = LateTurns()
     dead = writer(store, spool)
     dead.claim(Catalog(store, LAYOUT))
     dead.take_turn(OTHER)
