@@ -75,7 +75,7 @@ KINDS: Mapping[str, tuple[type[Document], str, bytes]] = {
 }
 LATER = {
     "gtids_outside", "time_zone", "unlogged", "status", "leaves_out", "started", "gtids_go_back",
-    "reached_us", "block_size", "checked", "restored", "doubt",
+    "reached_us", "block_size", "checked", "restored", "doubts",
 }  # fmt: skip
 """What older versions did not write; they are read."""
 EVERY = pytest.mark.parametrize("what", KINDS)
