@@ -175,10 +175,15 @@ class Execution:
     def __exit__(self, *_: object) -> None:
         """Roll back what is open; drop the scratch tables, if the server still answers.
 
-        They may be another undo's, if this one has no lock, or has lost it with its connection.
+        A server does not see that a connection was closed while that waits for a row's lock, and it
+        keeps its own locks meanwhile: it is killed. The tables may be another undo's, if this one
+        has no lock, or has lost it with its connection.
         """
-        self._work.close()
         try:
+            with suppress(SourceError):
+                if self._session and not self.committed and self._has_lock():
+                    self._scratch.rows("KILL %s", (self._session,))
+            self._work.close()
             with suppress(SourceError):
                 if self._session and self._owns(LOCK_WAIT):
                     self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
@@ -186,6 +191,11 @@ class Execution:
             if not self.committed:  # else what was done has to be told
                 raise
         self._scratch.close()
+
+    def _has_lock(self) -> bool:
+        """Whether it still does: the connection is the one of before, so the server is."""
+        rows = self._scratch.rows("SELECT IS_USED_LOCK(%s) = CONNECTION_ID() AS it", (DATABASE,))
+        return bool(rows[0]["it"] == 1)
 
     def _owns(self, wait: int) -> bool:
         """Whether, within so many seconds, the scratch tables are this undo's.
