@@ -372,24 +372,9 @@ class Route:
                 everything = either(either(everything, end.gtids_before or before), end.gtids_added)
                 number = last + 1
             else:
-                everything = either(everything, self._adds_at_most(number))
+                everything = either(everything, self.adds(number))
                 number += 1
         return everything
-
-    def _adds_at_most(self, number: int) -> Gtids:
-        """The GTIDs that a stretch adds; if it cannot be read, all that came before the next one.
-
-        Raises ArchiveError if that is no GTID set, or cannot be read either.
-        """
-        try:
-            return self.adds(number)
-        except ArchiveError:
-            if number == self.leg_numbers(number)[-1]:
-                raise
-            before = self.known(number + 1).gtids_before
-            if not isinstance(before, GtidSet):
-                raise
-            return before
 
     def _unbroken_to(self, number: int) -> int:
         """The last whole stretch of the leg to which GTIDs lead from this one without a break."""
