@@ -292,7 +292,8 @@ Action = Look | ForChunks | ForArchive
 
 # A binlog
 
-_URGENT_SECONDS = 30.0
+URGENT_SECONDS = 30.0
+"""In a full spool what the store refused is tried again after this time, whatever it has cost."""
 _HOUR_SECONDS = 3600.0
 _QUICKLY = 2
 _LEAST_SIZE = 16 << 20
@@ -328,6 +329,11 @@ class InVain:
     def forget(self) -> None:
         """Begin anew: the store has changed."""
         self._sent.clear()
+
+    @property
+    def latest(self) -> float:
+        """When the last body was refused; -inf if none was."""
+        return self._sent[-1][0] if self._sent else -math.inf
 
 
 @dataclass(slots=True)
@@ -442,14 +448,20 @@ class Job:
                 del self.failing[subject]
 
     def may_be_tried(
-        self, action: Action, now: float, taken_at: float = -math.inf, *, pressed: bool = False
+        self,
+        action: Action,
+        now: float,
+        taken_at: Mapping[type[Action], float],
+        *,
+        pressed: bool = False,
     ) -> bool:
         """Whether an action may be tried now.
 
         A failed one waits; while a part of this binlog fails, no other part is sent. No bytes are
-        sent again beyond what `InVain` allows, unless the store may be overloaded, and has taken
-        others of this kind meanwhile, at `taken_at`. `pressed`: the spool is full, and the source,
-        which is not read, may purge: then a part is tried each 30 s.
+        sent beyond what `InVain` allows, unless the store has taken others meanwhile: `taken_at` is
+        when it did so last, for each kind. For bytes that it has refused these have to be of their
+        kind, and it may only be overloaded; for others, any chunk is a sign. `pressed`: the spool
+        is full, and the source, which is not read, may purge: then a part is tried each 30 s.
         """
         if isinstance(action, DeleteChunks):
             return now >= self.deletes_from
@@ -457,12 +469,19 @@ class Job:
             return True
         subject = action.subject
         known = self.failing.get(subject)
-        is_urgent = pressed and known is not None and now >= known.at + _URGENT_SECONDS
+        refused_at = known.at if known is not None else self.in_vain.latest
+        is_urgent = pressed and now >= refused_at + URGENT_SECONDS
         if known is not None and known.not_before > now and not is_urgent:
             return False
         body = self.track.size if isinstance(action, PutWhole) else action.brings
         cost = max(body, known.sent_bytes) if known is not None else body
-        is_taken = known is not None and known.passes and taken_at >= known.since
+        if known is not None:
+            is_taken = known.passes and taken_at.get(type(action), -math.inf) >= known.since
+        else:
+            alike = PutsChunk if isinstance(action, PutsChunk) else type(action)
+            is_taken = any(
+                at >= refused_at for kind, at in taken_at.items() if issubclass(kind, alike)
+            )
         is_paced = not (is_taken or is_urgent)
         if body and is_paced and self.in_vain.wait(cost, self.track.size, now) > 0:
             return False

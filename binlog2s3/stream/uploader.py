@@ -44,6 +44,7 @@ from binlog2s3.store.s3 import Store
 from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.decide import Limits, Observed, decide
 from binlog2s3.stream.job import (
+    URGENT_SECONDS,
     Action,
     Clear,
     Compare,
@@ -497,10 +498,7 @@ class Uploader:
             if isinstance(action, Release):
                 self._release(job)
             elif job.may_fly(action) and job.may_be_tried(
-                action,
-                now,
-                self._taken_at.get(type(action), -math.inf),
-                pressed=self._pressed,
+                action, now, self._taken_at, pressed=self._pressed
             ):
                 self._start(job, action)
 
@@ -593,7 +591,7 @@ class Uploader:
                 binlog=job.track.name,
                 after_seconds=after,
             )
-        if isinstance(action, PutPart | PutChunk):
+        if isinstance(action, PutPart | PutsChunk):
             self._taken_at[type(action)] = self._clock()
         elif isinstance(action, Clear | DeleteChunks):
             self.counts.clean_up_error = ""
@@ -746,7 +744,7 @@ class Uploader:
             after=type(action).__name__,
             error=error,
             hint=error.hint,
-            again_in_seconds=round(delay, 1),
+            again_in_seconds=round(min(delay, URGENT_SECONDS) if self._pressed else delay, 1),
         )
 
     def _leave_from(self, first: Job, error: ForkError) -> None:

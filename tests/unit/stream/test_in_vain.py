@@ -1,11 +1,16 @@
 """How often a body that the store refuses goes over the network: see `job.InVain`."""
 
+from functools import partial
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.stream.job import InVain
+from binlog2s3.archive.parts import Grid
+from binlog2s3.errors import StoreError
+from binlog2s3.stream.job import Action, InVain, PutPart, PutsChunk
+from tests.streamer import FIRST, World
 
 MIB = 1 << 20
 HOUR = 3600.0
@@ -57,3 +62,48 @@ def test_what_was_not_sent_costs_nothing() -> None:
     assert in_vain.wait(5 * MIB, 20 * MIB, 101) > 0
     in_vain.forget()
     assert in_vain.wait(5 * MIB, 20 * MIB, 101) == 0
+
+
+def refused(world: World, action: Action) -> None:
+    """The store takes a chunk's bytes, and refuses them then."""
+    if isinstance(action, PutsChunk):
+        error = StoreError("no", transient=True)
+        error.sent_bytes = action.brings
+        world.store.fail_next("put", "before", error)
+
+
+def test_a_full_spool_is_all_in_the_bucket_half_a_minute_after_the_store_is_well(
+    world: World,
+) -> None:
+    """Also what was not refused itself, and what comes then: the source, too, may purge."""
+    streamer = world.start(part=5 * MIB)
+    for _ in range(13):
+        world.source.write(MIB)
+    world.work(streamer, rounds=100, before=partial(refused, world))
+    (job,) = streamer.uploader.jobs
+    assert job.in_vain.wait(3 * MIB, job.track.size, world.now) > 60
+    streamer.press(pressed=True)
+    world.settle(streamer, partial(refused, world), rounds=45)
+    assert not world.chunks()
+    world.settle(streamer, rounds=35)
+    assert world.readable() == world.source.data(FIRST)
+    streamer.press(pressed=False)
+    for _ in range(5):
+        world.source.write(MIB)
+        world.work(streamer, rounds=5)
+        assert world.readable() == world.source.data(FIRST)
+
+
+@pytest.mark.parametrize("pressed", [False, True])
+def test_what_was_never_refused_waits_half_a_minute_in_a_full_spool(
+    world: World, *, pressed: bool
+) -> None:
+    """It may be another request for the same bytes, as a part is after its chunk."""
+    streamer = world.start()
+    world.source.write(450)
+    world.work(streamer)
+    (job,) = streamer.uploader.jobs
+    job.in_vain.add(200 * MIB, world.now)
+    part, now = PutPart(Grid(8 * MIB).at(0)), world.now
+    tried = [job.may_be_tried(part, now + after, {}, pressed=pressed) for after in (29.9, 30.0)]
+    assert tried == [False, pressed]
