@@ -1,7 +1,9 @@
 """How far a lineage is in the bucket: the fact "durable up to here". No requests, no clock."""
 
 import threading
+from dataclasses import dataclass
 from datetime import datetime
+from enum import IntEnum
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.writers import Position
@@ -10,6 +12,25 @@ from binlog2s3.server.connection import ServerPosition
 from binlog2s3.stream.tail import Track
 
 _MOST_STATES = 1000
+
+
+class _State(IntEnum):
+    """How much of a binlog is in the bucket; the later the more."""
+
+    GROWING = 0
+    GIVEN_UP = 1
+    """All that was read is in chunks. The source may write more of it, until the next one."""
+    WHOLE = 2
+    ARCHIVED = 3
+    """It has its entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is in the bucket of one binlog: it can be read up to `position`."""
+
+    position: Position
+    state: _State
 
 
 class Coverage:
@@ -28,10 +49,7 @@ class Coverage:
         self._archived = following
         self._following = following
         self._newest = following
-        self._reached: dict[BinlogName, Position] = {}
-        self._whole: set[BinlogName] = set()
-        self._entries: set[BinlogName] = set()
-        self._given_up: dict[BinlogName, Position] = {}
+        self._known: dict[BinlogName, _Known] = {}  # from `_archived` on, and what was given up
         self._seen: list[tuple[FilePosition, datetime]] = []
         self.lineage = lineage
         self.grows = True
@@ -45,10 +63,12 @@ class Coverage:
         """
         with self._lock:
             self._newest = max(name, self._newest)
-            position = self._given_up.pop(name, None)
-            if position is not None and name < self._following:
-                self._following, self.durable = name, position
-                self._archived = min(name, self._archived)
+            known = self._known.get(name)
+            if known is not None and known.state is _State.GIVEN_UP:
+                self._known[name] = _Known(known.position, _State.GROWING)
+                if name < self._following:
+                    self._following, self.durable = name, known.position
+                    self._archived = min(name, self._archived)
             self._go_on()
 
     def seen(self, position: ServerPosition, *, is_read: bool) -> None:
@@ -72,34 +92,32 @@ class Coverage:
 
     def reached(self, position: Position, *, whole: bool = False) -> None:
         """Note that a binlog can be read up to this position. `whole`: that is all of it."""
-        with self._lock:
-            name, known = position.binlog, self._reached.get(position.binlog)
-            if name < self._following or name in self._whole:
-                return
-            if known is not None and known.offset > position.offset:
-                return
-            self._reached[name] = position
-            if whole:
-                self._whole.add(name)
-            self._go_on()
+        self._note(position, _State.WHOLE if whole else _State.GROWING)
 
     def archived(self, track: Track) -> None:
         """Note that a binlog is archived and has its entry."""
-        self.reached(Position.of(track.end, track.gtids_after()), whole=True)
-        with self._lock:
-            self._entries.add(track.name)
-            self._go_on()
+        self._note(Position.of(track.end, track.gtids_after()), _State.ARCHIVED)
 
     def given_up(self, track: Track) -> None:
         """Note that a binlog is in chunks as far as it was read, and the source has not ended it.
 
         The source may still write more of it, until the lineage goes on with another one.
         """
-        position = Position.of(track.end, track.gtids_after())
-        self.reached(position)
+        self._note(Position.of(track.end, track.gtids_after()), _State.GIVEN_UP)
+
+    def _note(self, position: Position, state: _State) -> None:
         with self._lock:
-            self._given_up[track.name] = position
-            self._go_on()
+            name = position.binlog
+            known = self._known.get(name)
+            if known is None:
+                is_new = name >= self._archived
+            elif known.state is state is _State.GROWING:
+                is_new = position.offset >= known.position.offset
+            else:
+                is_new = state > known.state
+            if is_new:
+                self._known[name] = _Known(position, state)
+                self._go_on()
 
     @property
     def following(self) -> BinlogName:
@@ -115,24 +133,25 @@ class Coverage:
             return self.lineage.first_binlog <= name < self._archived
 
     def _go_on(self) -> None:
-        while self._archived in self._entries or self._is_left(self._archived):
-            self._entries.discard(self._archived)
-            self._archived = self._archived.next()
-        while (reached := self._reached.get(self._following)) is not None:
-            self.durable = reached
-            if not (self._following in self._whole or self._is_left(self._following)):
+        while (known := self._known.get(self._following)) is not None:
+            self.durable = known.position
+            if known.state < _State.WHOLE and not self._is_left(known):
                 break
-            del self._reached[self._following]
-            self._whole.discard(self._following)
             self._following = self._following.next()
+        while (known := self._known.get(self._archived)) is not None:
+            if known.state is _State.ARCHIVED:
+                del self._known[self._archived]
+            elif not self._is_left(known):
+                break
+            self._archived = self._archived.next()
         self._claim()
 
-    def _is_left(self, name: BinlogName) -> bool:
-        return name in self._given_up and name < self._newest
+    def _is_left(self, known: _Known) -> bool:
+        return known.state is _State.GIVEN_UP and known.position.binlog < self._newest
 
     def _claim(self) -> None:
-        reached = self._reached.get(self._following)
-        here = FilePosition(self._following, reached.offset if reached else 0)
+        known = self._known.get(self._following)
+        here = FilePosition(self._following, known.position.offset if known else 0)
         passed = [at for place, at in self._seen if place <= here]
         if passed:
             self._seen = [(place, at) for place, at in self._seen if place > here]
