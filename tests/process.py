@@ -18,10 +18,12 @@ from typing import Any, NoReturn, TypeVar
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.stream import Config
+from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool
@@ -361,8 +363,15 @@ class AtOnce(Uploader):
 
     before: Callable[[], object] = staticmethod(lambda: None)
 
-    def __init__(self, made: Config, **given: Any) -> None:
-        super().__init__(made, alive=LIVING, full_chunk=FULL_CHUNK, backoff=lambda _: 0.0, **given)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(
+            alive=LIVING,
+            full_chunk=FULL_CHUNK,
+            backoff=lambda _: 0.0,
+            flush_interval=1.0,
+            drain_seconds=DEFAULT.drain_seconds,
+            **given,
+        )
 
     def wait_for(self, request: Callable[[], T]) -> T:
         return request()
@@ -472,11 +481,11 @@ class Process(Loop):
         )
         server: Any = AsServer(shown)
         self._watch = Watch(server)
+        catalog = Catalog(store, self._layout)
         self._uploads = self.uploads = AtOnce(
-            made,
-            store=store,
+            catalog=catalog,
             bodies=store,
-            layout=self._layout,
+            grid=Grid(part),
             spool=spool,
             workers=self._workers,
             stop=stop,
@@ -484,7 +493,6 @@ class Process(Loop):
             clock=clock,
         )
         self._alive = self._uploads._alive
-        catalog = Catalog(store, self._layout)
         self._writer = self.writer = Writer(
             catalog=catalog,
             spool=spool,

@@ -23,6 +23,7 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.stream import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
+from binlog2s3.config.timing import DEFAULT
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
@@ -54,7 +55,7 @@ HISTORY = Lineage(
 )
 
 
-def config(spool: Path, part: int, flush_interval: float = 1.0) -> Config:
+def config(spool: Path, part: int) -> Config:
     """A configuration for tests: what they do not need is not set."""
     nothing: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
     none: dict[str, Any] = dict.fromkeys(S3Config.__slots__)
@@ -67,7 +68,7 @@ def config(spool: Path, part: int, flush_interval: float = 1.0) -> Config:
             source=LAYOUT.source,
             start_binlog=None,
             start_at="oldest",
-            flush_interval=flush_interval,
+            flush_interval=1.0,
             heartbeat_interval=30.0,
         ),
         spool=spool,
@@ -218,10 +219,11 @@ class Streamer:
         self.before = known.last
         self.coverage = Coverage(HISTORY, None, known.following)
         self.uploader = Uploader(
-            config(directory, part, flush_interval),
-            store=store,
+            catalog=self._catalog,
             bodies=store,
-            layout=LAYOUT,
+            grid=self.grid,
+            flush_interval=flush_interval,
+            drain_seconds=DEFAULT.drain_seconds,
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]
             alive=LIVING,

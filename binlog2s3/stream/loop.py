@@ -16,6 +16,7 @@ from functools import partial
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.stream import Config
@@ -78,8 +79,7 @@ class Loop:
             max_delay_seconds=config.timing.longest_delay_seconds,
         )
         self._store = store.with_policy(patient, self._store_failed, self._store_over)
-        layout = Layout(config.s3.prefix, config.stream.source)
-        catalog = Catalog(self._store, layout)
+        catalog = Catalog(self._store, Layout(config.s3.prefix, config.stream.source))
         self._spool = spool
         self._stop = stop
         self._notifier = notifier
@@ -93,15 +93,16 @@ class Loop:
         )
         self._alive = Alive(notifier, self._watch)
         self._uploads = Uploader(
-            config,
-            store=self._store,
-            layout=layout,
+            catalog=catalog,
             spool=spool,
             workers=self._workers,
             alive=self._alive,
             stop=stop,
             foreign=begun.foreign,
             bodies=store.with_policy(RetryPolicy(attempts=1)),
+            grid=Grid(config.s3.part_size),
+            flush_interval=config.stream.flush_interval,
+            drain_seconds=config.timing.drain_seconds,
             timings=timings,
         )
         self._writer = Writer(

@@ -15,11 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from binlog2s3.archive.catalog import read
+from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import EntryEnd
 from binlog2s3.archive.evidence import Evidence
-from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid, Part
 from binlog2s3.archive.reader import Range, Readable, ranges_of
 from binlog2s3.archive.reading import BinlogReading
@@ -185,8 +184,7 @@ class RemoteBinlog:
 
     def __init__(
         self,
-        store: Store,
-        layout: Layout,
+        catalog: Catalog,
         lineage: str,
         grid: Grid,
         track: Track,
@@ -194,7 +192,8 @@ class RemoteBinlog:
         *,
         bodies: Store,
     ) -> None:
-        self._store = store
+        layout = catalog.layout
+        self._store = catalog.store
         self._bodies = bodies
         self._is_hidden = is_hidden
         self.grid = grid
@@ -558,9 +557,9 @@ class Plants:
     Any thread may call the methods. `planted` are the keys that had something.
     """
 
-    def __init__(self, store: Store, layout: Layout) -> None:
-        self._store = store
-        self._layout = layout
+    def __init__(self, catalog: Catalog) -> None:
+        self._store = catalog.store
+        self._layout = catalog.layout
         self._is_denied = False
         self.planted: frozenset[str] = frozenset()
 
@@ -660,11 +659,12 @@ def put_entry(
         )
 
 
-def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
+def sweep(catalog: Catalog, lineage: str, name: BinlogName) -> None:
     """Abort a binlog's unfinished uploads, and delete its chunks if it is archived.
 
     They are left by other writers, by crashes, and by requests that were performed late.
     """
+    store, layout = catalog.store, catalog.layout
     key, chunks = layout.binlog(lineage, name), layout.chunks(lineage, name)
     abort_uploads(store, key)
     left = list(_list_chunks(store, chunks))

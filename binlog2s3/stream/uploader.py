@@ -22,10 +22,10 @@ from queue import SimpleQueue
 from types import UnionType
 from typing import TypeVar
 
-from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.stream import MIN_PART_SIZE, Config
+from binlog2s3.config.stream import MIN_PART_SIZE
 from binlog2s3.errors import (
     ForkError,
     ObjectMissingError,
@@ -161,28 +161,28 @@ class Uploader:
 
     def __init__(
         self,
-        config: Config,
         *,
-        store: Store,
-        layout: Layout,
+        catalog: Catalog,
         spool: Spool,
         workers: Workers,
         alive: Alive,
         stop: Stop,
         bodies: Store,
+        grid: Grid,
+        flush_interval: float,
+        drain_seconds: float,
         foreign: frozenset[str] = frozenset(),
         timings: Timings | None = None,
         full_chunk: int = MIN_PART_SIZE,
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = config
-        self._limits = Limits(grid=Grid(config.s3.part_size), full_chunk=full_chunk)
-        self._flushes = config.stream.flush_interval > 0
+        self._limits = Limits(grid=grid, full_chunk=full_chunk)
+        self._flushes = flush_interval > 0
+        self._drain_seconds = drain_seconds
         self._copies = True  # until the store has said that it copies no parts
-        self._store = store
+        self._catalog = catalog
         self._bodies = bodies
-        self._layout = layout
         self._spool = spool
         self._workers = workers
         self._alive = alive
@@ -202,9 +202,9 @@ class Uploader:
         self._archived_before: list[tuple[BinlogName, str]] = []  # since the audit before that one
         self._taken_at: dict[type[Action], float] = {}
         self._count_at = 0.0
-        self.pace = UploadPace(workers.count, config.stream.flush_interval)
+        self.pace = UploadPace(workers.count, flush_interval)
         self.counts = Counts() if timings is None else Counts(timings=timings)
-        self.plants = Plants(store, layout)
+        self.plants = Plants(catalog)
         self._without_entry: dict[Coverage, BinlogName] = {}  # the first one, by history
         self.stock: Stock | None = None
         self.round_at = clock()
@@ -235,8 +235,7 @@ class Uploader:
                 self._forget(other)
         coverage.added(track.name)
         place = RemoteBinlog(
-            self._store,
-            self._layout,
+            self._catalog,
             coverage.lineage.id,
             self._limits.grid,
             track,
@@ -408,7 +407,7 @@ class Uploader:
     def _name_foreign(self, keys: list[str]) -> None:
         """Log each key below `live/` that is not of our format, once."""
         for key in keys:
-            place = self._layout.place_of(key)
+            place = self._catalog.layout.place_of(key)
             if key not in self._foreign and (place is None or place.kind != "chunk"):
                 self._foreign.add(key)
                 _log.warning("left alone: not of this archive's format", key=key)
@@ -430,7 +429,7 @@ class Uploader:
 
     def is_drained(self) -> bool:
         """Whether a stop has given running requests their time."""
-        return self._stop.is_over(self._config.timing.drain_seconds)
+        return self._stop.is_over(self._drain_seconds)
 
     def settle(self) -> None:
         """Wait until no request reads from the spool: the process continues as a standby.
@@ -624,7 +623,7 @@ class Uploader:
         """
         found: dict[str, dict[str, set[str]]] = {}  # chunks by binlog by lineage
         for key in keys:
-            lineage, _, rest = key.removeprefix(self._layout.live).partition("/")
+            lineage, _, rest = key.removeprefix(self._catalog.layout.live).partition("/")
             binlog, _, chunk = rest.partition("/")
             found.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
         grown = [self._coverage] if self._coverage is not None else []
@@ -644,7 +643,7 @@ class Uploader:
                 if (lineage, text) not in growing and _is_archived(text, coverage):
                     self._sweep(lineage, BinlogName.parse(text))
         for name, key in self._archived_before:
-            self._tidy(name, partial(abort_uploads, self._store, key))
+            self._tidy(name, partial(abort_uploads, self._catalog.store, key))
         self._archived_before, self._archived = self._archived, []
 
     def sweep(self, name: BinlogName) -> None:
@@ -653,7 +652,7 @@ class Uploader:
         self._sweep(self._coverage.lineage.id, name)
 
     def _sweep(self, lineage: str, name: BinlogName) -> None:
-        self._tidy(name, partial(sweep, self._store, self._layout, lineage, name))
+        self._tidy(name, partial(sweep, self._catalog, lineage, name))
 
     def _tidy(self, name: BinlogName, request: Callable[[], None]) -> None:
         def tidy() -> None:

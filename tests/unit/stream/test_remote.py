@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.errors import StoreError
 from binlog2s3.status.model import Vitals, judge
@@ -41,7 +42,7 @@ def test_an_entry_is_hidden_by_what_came_after_the_one_before(
     store: MemoryStore, seconds: float, *, hides: bool
 ) -> None:
     """What is older is told and does no harm: readers do not take it."""
-    plants = Plants(store, LAYOUT)
+    plants = Plants(Catalog(store, LAYOUT))
     assert not plants.hide_entry(ENTRY_KEY)
     assert plants.planted == frozenset()
     store.versions += [version(ENTRY_KEY, seconds), version(ENTRY_KEY, seconds + 1, None)]
@@ -55,24 +56,24 @@ def test_an_entry_is_hidden_by_what_came_after_the_one_before(
 def test_where_no_order_is_known_all_hides(store: MemoryStore) -> None:
     """The binlog before has no entry, or still has chunks."""
     store.versions = [version(ENTRY_KEY, -50)]
-    assert Plants(store, LAYOUT).hide_entry(ENTRY_KEY)
+    assert Plants(Catalog(store, LAYOUT)).hide_entry(ENTRY_KEY)
     store.versions.append(version(LAYOUT.entry(ID, FIRST), 100))
-    assert not Plants(store, LAYOUT).hide_entry(ENTRY_KEY)
+    assert not Plants(Catalog(store, LAYOUT)).hide_entry(ENTRY_KEY)
     store.put(f"{LAYOUT.chunks(ID, FIRST)}{0:016}-{4:016}-{0:016x}", b"1234")
-    assert Plants(store, LAYOUT).hide_entry(ENTRY_KEY)
+    assert Plants(Catalog(store, LAYOUT)).hide_entry(ENTRY_KEY)
 
 
 def test_a_delete_marker_alone_hides_nothing(store: MemoryStore) -> None:
     """Somebody deleted what was never there."""
     store.versions.append(version(ENTRY_KEY, 150, None))
-    assert not Plants(store, LAYOUT).hide_entry(ENTRY_KEY)
+    assert not Plants(Catalog(store, LAYOUT)).hide_entry(ENTRY_KEY)
 
 
 def test_turns_that_were_used_are_passed_over(store: MemoryStore) -> None:
     """Also those that were deleted; a foreign key has no number."""
     store.versions = [version(LAYOUT.turn(number), 1) for number in (1, 2, 4, 10**17)]
     store.versions.append(version(f"{LAYOUT.turns}x.json", 1))
-    plants = Plants(store, LAYOUT)
+    plants = Plants(Catalog(store, LAYOUT))
     assert plants.turns(2) == {4, 10**17}
     assert plants.planted == {LAYOUT.turn(4), LAYOUT.turn(10**17)}
 
@@ -80,7 +81,7 @@ def test_turns_that_were_used_are_passed_over(store: MemoryStore) -> None:
 def test_a_lineage_that_somebody_began(store: MemoryStore) -> None:
     """Any key of it."""
     other = ID.replace("a1b2", "ffff")
-    plants = Plants(store, LAYOUT)
+    plants = Plants(Catalog(store, LAYOUT))
     assert not plants.in_lineage(other)
     store.versions.append(version(LAYOUT.entry(other, NAME), 1))
     assert plants.in_lineage(other)
@@ -98,7 +99,7 @@ def test_who_may_not_list_versions_goes_on(
             raise StoreError(f"denied: {prefix}", transient=self.transient)
 
     denied = Denied()
-    plants = Plants(denied, LAYOUT)
+    plants = Plants(Catalog(denied, LAYOUT))
     assert not plants.hide_entry(ENTRY_KEY)
     assert not plants.in_lineage(ID)
     assert caplog.text.count("not looked for") == 1

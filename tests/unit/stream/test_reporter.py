@@ -13,6 +13,7 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import SourceError, StoreError, SupersededError
@@ -110,10 +111,9 @@ class Parts:
         )
         made = config(Path("/s"), 1000)
         self.uploads = Counted(
-            made,
-            store=None,
+            catalog=Catalog(MemoryStore(), LAYOUT),
             bodies=None,
-            layout=None,
+            grid=Grid(1000),
             spool=None,
             workers=InlineWorkers(4),
             stop=self.stop,

@@ -406,7 +406,7 @@ def test_a_chunk_that_reaches_beyond_the_archived_binlog_stays(*, there: bool) -
     inside, beyond = (Chunk(b, e, crc64nvme(data[b:e])) for b, e in ((0, 50), (40, 150)))
     for chunk in (inside, beyond):
         store.put(f"{CHUNKS}{chunk}", data[chunk.begin : chunk.end])
-    sweep(store, LAYOUT, LINEAGE, FIRST)
+    sweep(Catalog(store, LAYOUT), LINEAGE, FIRST)
     left = [key for key in store.objects if key.startswith(CHUNKS)]
     assert left == [f"{CHUNKS}{chunk}" for chunk in ((beyond,) if there else (inside, beyond))]
 

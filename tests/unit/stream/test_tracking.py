@@ -33,7 +33,7 @@ from binlog2s3.stream.waiting import Stop
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
-from tests.process import AtOnce, config
+from tests.process import AtOnce
 from tests.streamer import InlineWorkers
 from tests.unit.stream.builders import RUN, name, spool_in
 
@@ -69,10 +69,9 @@ class Bench:
         self.wants_list = False
         self.workers = InlineWorkers(4)
         self.uploads = AtOnce(
-            config(directory, 1000),
-            store=self.store,
+            catalog=Catalog(self.store, LAYOUT),
             bodies=self.store,
-            layout=LAYOUT,
+            grid=Grid(1000),
             spool=self.spool,
             workers=self.workers,
             stop=Stop(),

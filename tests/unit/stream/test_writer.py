@@ -37,7 +37,7 @@ def put(store: MemoryStore, beat: Heartbeat) -> ObjectInfo:
 
 def writer(store: MemoryStore, spool: Spool) -> Writer:
     """One that has nothing to tell."""
-    plants = Plants(store, LAYOUT)
+    plants = Plants(Catalog(store, LAYOUT))
     return Writer(
         catalog=Catalog(store, LAYOUT),
         spool=spool,
