@@ -1,11 +1,12 @@
 """Statements that make other rows where they are executed again.
 
 An `ALTER TABLE ... ADD id INT AUTO_INCREMENT` numbers the rows in the order in which the server has
-them. Without a primary key that is the order in which they were inserted, and a server that applies
-the binlog inserts them in the order of the commits: the same numbers are of other rows then, and
-later changes of one row are applied to another (seen on MySQL 9.7.4 and MariaDB 10.11, also of
-their own replicas). A statement in statement format may call what has another value elsewhere, as
-UUID(); so may the DEFAULT of a column that a MariaDB adds.
+them; a `MODIFY` or `CHANGE` numbers those that have 0 or NULL. Without a primary key that is the
+order in which they were inserted, and a server that applies the binlog inserts them in the order of
+the commits: the same numbers are of other rows then, and later changes of one row are applied to
+another (seen on MySQL 9.7.4 and MariaDB 10.11, also of their own replicas). A statement that is
+logged as such may call what has another value elsewhere, as UUID(); so may the DEFAULT of a column
+that a MariaDB adds.
 """
 
 import re
@@ -40,8 +41,9 @@ _UNCERTAIN = re.compile(
 """What may be such a call, where strings cannot be told apart."""
 _UNCERTAIN_MOST = 64
 _CHANGES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"})
-_OTHER_ACTIONS = frozenset({"ALTER", "CHANGE", "DROP", "MODIFY", "RENAME"})
-_BEFORE_NAME = frozenset({"ADD", "COLUMN", "EXISTS", "(", ","})
+_ACTIONS = frozenset({"ADD", "ALTER", "CHANGE", "DROP", "MODIFY", "RENAME"})
+_KEYS = frozenset({"INDEX", "KEY", "PRIMARY", "UNIQUE"})
+_BEFORE_NAME = frozenset({"ADD", "CHANGE", "COLUMN", "EXISTS", "MODIFY", "(", ","})
 _BEFORE_TABLE = frozenset(
     {*(".", "INTO", "TABLE", "EXISTS", "INSERT", "REPLACE"), *("DELAYED", "IGNORE", "LOW_PRIORITY")}
 )
@@ -50,11 +52,10 @@ _BEFORE_TABLE = frozenset(
 
 _TELLING = frozenset(
     {
-        *(_CALLS | _SEEDED | _OTHER_ACTIONS),
+        *(_CALLS | _SEEDED | _ACTIONS | _KEYS),
         *(
             _LIMIT,
             _ORDER,
-            "ADD",
             "AUTO_INCREMENT",
             "FOR",
             "SELECT",
@@ -147,7 +148,8 @@ class _Words:
         self._first = list[str]()
         self._tables = 0
         self._is_ordered = [False]  # by depth of parentheses
-        self._is_added = False  # whether the words are of something that an ALTER adds
+        self._action = ""  # of an ALTER, which the words are of
+        self._numbers = self._makes_key = False
         self._fills = self._takes_any = self._calls = self._adds = False
 
     @property
@@ -167,7 +169,7 @@ class _Words:
         """At its end. `may_be`: it may be by the words that could not be told apart."""
         self._see("")
         if self._is_of_table and self._first[0] == "ALTER":
-            return self._adds or may_be
+            return self._adds or (self._numbers and self._makes_key) or may_be
         if self._is_of_table and not (self._fills or may_be):
             return False
         if not self._is_of_table and self._first[:1] and self._first[0] not in _CHANGES:
@@ -194,11 +196,11 @@ class _Words:
                 self._begin()
             self._first.append(word)
         self._judge_rows(word, behind)
-        self._judge_added(before, word, behind)
+        self._judge_action(before, word, behind)
         is_call = behind == "(" or word == "CURRENT_USER"
         if is_call and word in _CALLS | _SEEDED and before not in _BEFORE_TABLE:
             self._calls |= word in _CALLS
-            self._adds |= self._is_added
+            self._adds |= self._action == "ADD"
 
     def _judge_rows(self, word: str, behind: str) -> None:
         """Whether it has rows of a query, and takes any of them."""
@@ -216,11 +218,19 @@ class _Words:
             self._tables += 1
             self._fills |= self._tables > 1
 
-    def _judge_added(self, before: str, word: str, behind: str) -> None:
-        """Whether a column that is added numbers the rows; as an option, it has a number."""
-        self._is_added = word == "ADD" or (self._is_added and word not in _OTHER_ACTIONS)
+    def _judge_action(self, before: str, word: str, behind: str) -> None:
+        """Whether a column that is added numbers the rows, or another that gets its key by that.
+
+        A column that had a key before is likely to be numbered already: its type is changed. As an
+        option of the table, AUTO_INCREMENT has a number.
+        """
+        if word in _ACTIONS:
+            self._action = word
         if word == "AUTO_INCREMENT":
             is_column = not (behind == "=" or behind[:1].isdigit())
         else:
             is_column = word == "SERIAL" and before not in _BEFORE_NAME
-        self._adds |= self._is_added and is_column
+        is_key = (word in _KEYS and before != "FOREIGN") or (is_column and word == "SERIAL")
+        self._makes_key |= is_key and self._action in ("ADD", "CHANGE", "MODIFY")
+        self._adds |= is_column and self._action == "ADD"
+        self._numbers |= is_column and self._action in ("CHANGE", "MODIFY")

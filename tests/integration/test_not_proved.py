@@ -158,20 +158,23 @@ def test_an_account_of_a_session_in_another_character_set(archive: Streamed) -> 
     assert second.query(made) != archive.source.query(made)
 
 
-def test_numbers_in_the_order_of_the_rows(archive: Streamed) -> None:
+@pytest.mark.parametrize("action", ["ADD", "MODIFY"])
+def test_numbers_in_the_order_of_the_rows(archive: Streamed, action: str) -> None:
     """Two sessions insert, and the first one commits last: at the target it comes last.
 
     Of two workers there, either may insert first. Another doubt is told beside that one.
     """
-    archive.commit("CREATE DATABASE shop", "CREATE TABLE shop.items (name VARCHAR(9))")
+    number = ", id INT NOT NULL DEFAULT 0" if action == "MODIFY" else ""
+    archive.commit("CREATE DATABASE shop", f"CREATE TABLE shop.items (name VARCHAR(9){number})")
     with closing(archive.source.connect()) as first, closing(archive.source.connect()) as second:
         for session, name in ((first, "first"), (second, "second")):
             session.begin()
-            session.cursor().execute("INSERT INTO shop.items VALUES (%s)", (name,))
+            session.cursor().execute("INSERT INTO shop.items (name) VALUES (%s)", (name,))
         second.commit()
         first.commit()
+    long = f"/* {'long ' * 60_000} */"
     archive.commit(
-        f"ALTER TABLE shop.items /* {'long ' * 60_000} */ ADD id INT AUTO_INCREMENT PRIMARY KEY",
+        f"ALTER TABLE shop.items {long} {action} id INT AUTO_INCREMENT PRIMARY KEY",
         "DELETE FROM shop.items WHERE id = 1",
         "SET NAMES latin1",
         "CREATE USER 'caf\u00e9'@'%'",
