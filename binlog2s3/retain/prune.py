@@ -61,6 +61,7 @@ from binlog2s3.retain.choose import (
     needed_in_window,
     needs_of,
     spent_ids,
+    unknown_needs,
 )
 from binlog2s3.retain.leftovers import Bucket, clear, delete_stored, leftovers_of
 from binlog2s3.retain.once import put_once
@@ -168,12 +169,14 @@ class Prune:
     # What is given up
 
     def choice(self, snapshot: Snapshot) -> Choice:
-        """What this run gives up. Raises ArchiveError if a registered backup cannot be read."""
+        """What this run gives up. Raises ArchiveError if it is unknown what is needed."""
         backups, ignored = self._backups(snapshot)
         wanted, held = list[KnownBackup](), list[str]()
         old_us: int | None = None
         if (window := self._config.keep) is not None:
             old_us = self._before(window)
+            for name, why in unknown_needs(backups, old_us):
+                raise ArchiveError(f"{why}; it is unknown what {name} needs", hint=why.hint)
             wanted, held = needed_in_window(backups, old_us)
         elif (seconds := self._config.keep_binlogs_for) is not None:
             old_us = self._before(seconds)
