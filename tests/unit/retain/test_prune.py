@@ -268,6 +268,27 @@ def test_no_backup_is_given_up_for_one_whose_drill_has_failed() -> None:
     assert given_up(there) == 17
 
 
+@pytest.mark.parametrize("way", ["newer format", "late"])
+def test_no_backup_is_given_up_for_one_whose_last_drill_cannot_be_read(way: str) -> None:
+    """It may have failed, of any backup that was there; a later drill counts, or a later backup."""
+    there = late()
+    drilled(there, 18, backup=backup_of(18).id)
+    assert given_up(there) == 17
+    key = LAYOUT.drill("20260419T000000Z-5a6b7c8d")
+    drilled(there, 19, outcome="failed", step="check", backup=backup_of(18).id)
+    if way == "late":
+        there.hidden = (key,)
+    else:
+        there.put(key, there.get(key).replace(b'"format": 1', b'"format": 2'))
+    assert given_up(there) == 4
+    checked(there, 18, registered_at=NOW + timedelta(seconds=1))
+    assert given_up(there) == 17
+    checked(there, 18)
+    assert given_up(there) == 4
+    drilled(there, 20, backup=backup_of(18).id)
+    assert given_up(there) == 17
+
+
 def test_an_older_proof_does_not_hide_that_the_last_drill_has_failed() -> None:
     """`pitr` says what the last drill of its base backup said of it."""
     there = world()
@@ -645,6 +666,15 @@ def test_the_route_through_a_dead_branch_stays() -> None:
     there.prune(grace=0.0)
     assert (there.numbers(), there.numbers(DEAD)) == ([], [])
     assert there.numbers(PROMOTED) == [*range(25, COUNT + 1)]
+
+
+def test_a_lineage_that_the_store_shows_late_is_not_gone() -> None:
+    """Without it, nothing would be kept for the backup that only it can bring further."""
+    there = late(LAYOUT.lineage(DEAD))
+    there.restore(forked().contents())
+    with pytest.raises(ArchiveError, match=f"{DEAD}/ has no lineage.json"):
+        there.prune(grace=0.0)
+    assert there.numbers() == [*range(1, 21)]
 
 
 @pytest.mark.parametrize("day", [5, 25])
