@@ -101,20 +101,31 @@ def new_id(now: datetime) -> str:
 def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -> list[Backup]:
     """The backups of a source, oldest first. One listing, one small GET for each.
 
-    The error of one that cannot be read is added to `unreadable`, if that is given.
+    The error of one that cannot be read is added to `unreadable`, if that is given. So is that of
+    one that is listed and not there, and listed again: a store may show it later.
     """
-    found = []
+    found, missing = [], set[str]()
     for info in catalog.store.list(catalog.layout.backups):
         if catalog.layout.backup_id(info.key) is None:
             catalog.foreign[info.key] = ""
             continue
         try:
             found.append(read(catalog.store, info.key, Backup))
-        except ObjectMissingError:  # removed meanwhile
-            continue
+        except ObjectMissingError:
+            missing.add(info.key)
         except ArchiveError as error:
             if unreadable is not None:
                 unreadable.append(error)
+    if missing and unreadable is not None:
+        listed = (info.key for info in catalog.store.list(catalog.layout.backups))
+        unreadable += [
+            ArchiveError(
+                f"{key} is listed, and the store says that it is not there: it was removed just "
+                "now, or the store shows late what is written"
+            )
+            for key in listed
+            if key in missing  # others were removed meanwhile
+        ]
     return sorted(found, key=lambda one: (one.taken_at, one.id))
 
 

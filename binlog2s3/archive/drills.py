@@ -1,7 +1,7 @@
 """The results of drills: their documents, and the newest of them.
 
-A document is written once. One that breaks the format, or does not belong to its key, is ignored:
-it proves nothing.
+A document is written once. One that breaks the format, or does not belong to its key, proves
+nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +23,7 @@ from binlog2s3.archive.codec import (
 )
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.store.contract import ObjectInfo
 
 Outcome = Literal["proved", "failed"]
 DrillStep = Literal["choose", "restore", "start", "apply", "check"]
@@ -125,26 +126,36 @@ def last_of(results: Iterable[DrillResult], backup: str) -> DrillResult | None:
 def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:
     """Of each of these base backups that a drill has tried: whether the last one proved it.
 
+    One that cannot be read may have failed, with any backup that was registered by then.
     One listing, and one small GET for each result since the oldest backup was registered, until
     there is one of each backup.
     """
     wanted, found = {one.id: one.registered_at for one in backups}, dict[str, bool]()
     since = min(wanted.values(), default=datetime.max.replace(tzinfo=UTC))
-    for one in _results(catalog):
-        if one.finished_at < since or not wanted:
+    for info, one in _looked_up(catalog):
+        if not wanted or (one is not None and one.finished_at < since):
             break
-        if one.backup in wanted and one.says_something:
-            found[one.backup] = one.is_proved
-            del wanted[one.backup]
+        if one is None:
+            tried = [id_ for id_, at in wanted.items() if at <= info.last_modified]
+        else:
+            tried = [one.backup] if one.backup in wanted and one.says_something else []
+        for id_ in tried:
+            found[id_] = one is not None and one.is_proved
+            del wanted[id_]
     return found
 
 
 def _results(catalog: Catalog) -> Iterator[DrillResult]:
     """The readable results, the newest first."""
+    return (one for _, one in _looked_up(catalog) if one is not None)
+
+
+def _looked_up(catalog: Catalog) -> Iterator[tuple[ObjectInfo, DrillResult | None]]:
+    """The results, the newest first; None for one that cannot be read."""
     layout = catalog.layout
-    keys = [info.key for info in catalog.store.list(layout.drills) if layout.drill_id(info.key)]
-    for key in reversed(keys):
+    infos = [info for info in catalog.store.list(layout.drills) if layout.drill_id(info.key)]
+    for info in reversed(infos):
         try:
-            yield read(catalog.store, key, DrillResult)
+            yield info, read(catalog.store, info.key, DrillResult)
         except (ObjectMissingError, ArchiveError):
-            continue
+            yield info, None

@@ -30,6 +30,7 @@ class BackupReach:
     is brought along; "" if it cannot be used at all. `begin` is in the first binlog that its
     recovery looks at, `end` where it ends.
     `from_us` is the earliest time that it can be brought to, `to_us` the latest; None if unknown.
+    `unknown`: why it may reach more than this says: something of the bucket could not be read.
     """
 
     is_complete: bool
@@ -40,6 +41,7 @@ class BackupReach:
     to_us: int | None = None
     why: str = ""
     hint: str = ""
+    unknown: ArchiveError | None = None
 
 
 def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
@@ -66,7 +68,8 @@ def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
             continue
         found.append(reach)
         there &= {lineage for lineage, _ in Branches(Route(history, reach.lineage)).outside()}
-    return found or refused[:1]
+    unknown = next((one.unknown for one in (*found, *refused) if one.unknown is not None), None)
+    return [replace(one, unknown=unknown) for one in found or refused[:1]]
 
 
 def reach_of(start: Start, history: BucketHistory) -> BackupReach:
@@ -78,10 +81,14 @@ def _along(request: Request, history: BucketHistory) -> BackupReach:
     """What a backup can be brought to along one history; without a lineage if it does not fit."""
     try:
         plan = make(request, history)
+        reach = _reach(plan, request.start, history)
     except (RecoveryError, ArchiveError) as error:
-        found = _up_to_break(request, history, error)
-        return found or BackupReach(is_complete=False, why=str(error), hint=error.hint)
-    reach = _reach(plan, request.start, history)
+        try:
+            found = _up_to_break(request, history, error)
+        except ArchiveError:
+            found = None
+        found = found or BackupReach(is_complete=False, why=str(error), hint=error.hint)
+        return replace(found, unknown=error if isinstance(error, ArchiveError) else None)
     if plan.holes:
         holes = f"`pitr` needs --allow-holes {gtids_text(plan.holes)}: the backup has later ones"
         reach = replace(reach, hint=holes)

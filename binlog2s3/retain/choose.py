@@ -7,7 +7,7 @@ its source did not finish, in a lineage that is not written any more. So a floor
 forged deletes nothing: only what is given up here is deleted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -17,6 +17,7 @@ from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.pages import name_at
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.model import BucketHistory
 from binlog2s3.recover.reach import BackupReach
@@ -149,6 +150,26 @@ def needed_in_window(
             needed.append(one)
             held += [one.name] if newer else []
     return needed, held
+
+
+def unknown_needs(
+    backups: Sequence[KnownBackup], window_us: int
+) -> Iterator[tuple[str, ArchiveError]]:
+    """The backups of which something that they may need could not be read, and why.
+
+    None that a newer one replaces anyway: what is broken before that one began needs no repair.
+    """
+    for one in backups:
+        newer = (
+            other
+            for other in backups
+            if other.reach.is_complete
+            and other.reach.from_us is not None
+            and other.reach.from_us <= window_us
+            and one.taken_us < other.taken_us <= window_us
+        )
+        if one.reach.unknown is not None and not any(_is_as_good(other, one) for other in newer):
+            yield one.name, one.reach.unknown
 
 
 def _is_as_good(other: KnownBackup, one: KnownBackup) -> bool:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from binlog2s3.archive.backups import Backup, look_up
 from binlog2s3.archive.catalog import Catalog, Contents, read, refuse_left
-from binlog2s3.archive.codec import printed
+from binlog2s3.archive.codec import LINEAGE_ID, printed
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.drills import verdicts_of
 from binlog2s3.archive.evidence import Evidence
@@ -61,6 +61,7 @@ from binlog2s3.retain.choose import (
     needed_in_window,
     needs_of,
     spent_ids,
+    unknown_needs,
 )
 from binlog2s3.retain.leftovers import Bucket, clear, delete_stored, leftovers_of
 from binlog2s3.retain.once import put_once
@@ -128,8 +129,7 @@ class Prune:
         with progress_of("entries") as advance:
             workers = Workers(self._threads)
             snapshot = snapshot_of(self._catalog, workers, config.s3.url, advance=advance)
-            if snapshot.unreadable:
-                raise snapshot.unreadable[0]
+            self._refuse_unknown(snapshot)
             choice = self.choice(snapshot)
         below = list(self._below(choice, self._abandoned(snapshot)))
         spent = self._spent(choice, snapshot)
@@ -167,13 +167,30 @@ class Prune:
 
     # What is given up
 
+    def _refuse_unknown(self, snapshot: Snapshot) -> None:
+        """Raise ArchiveError if it is unknown how the lineages join: who needs what is, too."""
+        if snapshot.unreadable:
+            raise snapshot.unreadable[0]
+        folder = self._layout.archive
+        for key in sorted(self._catalog.foreign):
+            id_ = key.removeprefix(folder).removesuffix("/")
+            if key == f"{folder}{id_}/" and LINEAGE_ID.fullmatch(id_):
+                raise ArchiveError(
+                    f"{key} has no lineage.json: it was deleted, or the store shows late what is "
+                    "written",
+                    hint="try again soon; in a versioned bucket, copy it back; if the folder is "
+                    "none of the streamer's, delete it",
+                )
+
     def choice(self, snapshot: Snapshot) -> Choice:
-        """What this run gives up. Raises ArchiveError if a registered backup cannot be read."""
+        """What this run gives up. Raises ArchiveError if it is unknown what is needed."""
         backups, ignored = self._backups(snapshot)
         wanted, held = list[KnownBackup](), list[str]()
         old_us: int | None = None
         if (window := self._config.keep) is not None:
             old_us = self._before(window)
+            for name, why in unknown_needs(backups, old_us):
+                raise ArchiveError(f"{why}; it is unknown what {name} needs", hint=why.hint)
             wanted, held = needed_in_window(backups, old_us)
         elif (seconds := self._config.keep_binlogs_for) is not None:
             old_us = self._before(seconds)

@@ -1,7 +1,7 @@
 """Pruning: what is given up, when it is deleted, and that nothing that is needed ever is."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.goal import ToTime
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.stream import S3Config
-from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError, StoreError
 from binlog2s3.formatting import moment_text, size_text
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Plan, Request
@@ -263,6 +263,27 @@ def test_no_backup_is_given_up_for_one_whose_drill_has_failed() -> None:
     drilled(there, 18, **failed)
     assert given_up(there) == 4
     drilled(there, 19, **failed, backup=backup_of(5).id)
+    assert given_up(there) == 4
+    drilled(there, 20, backup=backup_of(18).id)
+    assert given_up(there) == 17
+
+
+@pytest.mark.parametrize("way", ["newer format", "late"])
+def test_no_backup_is_given_up_for_one_whose_last_drill_cannot_be_read(way: str) -> None:
+    """It may have failed, of any backup that was there; a later drill counts, or a later backup."""
+    there = late()
+    drilled(there, 18, backup=backup_of(18).id)
+    assert given_up(there) == 17
+    key = LAYOUT.drill("20260419T000000Z-5a6b7c8d")
+    drilled(there, 19, outcome="failed", step="check", backup=backup_of(18).id)
+    if way == "late":
+        there.hidden = (key,)
+    else:
+        there.put(key, there.get(key).replace(b'"format": 1', b'"format": 2'))
+    assert given_up(there) == 4
+    checked(there, 18, registered_at=NOW + timedelta(seconds=1))
+    assert given_up(there) == 17
+    checked(there, 18)
     assert given_up(there) == 4
     drilled(there, 20, backup=backup_of(18).id)
     assert given_up(there) == 17
@@ -645,6 +666,15 @@ def test_the_route_through_a_dead_branch_stays() -> None:
     there.prune(grace=0.0)
     assert (there.numbers(), there.numbers(DEAD)) == ([], [])
     assert there.numbers(PROMOTED) == [*range(25, COUNT + 1)]
+
+
+def test_a_lineage_that_the_store_shows_late_is_not_gone() -> None:
+    """Without it, nothing would be kept for the backup that only it can bring further."""
+    there = late(LAYOUT.lineage(DEAD))
+    there.restore(forked().contents())
+    with pytest.raises(ArchiveError, match=f"{DEAD}/ has no lineage.json"):
+        there.prune(grace=0.0)
+    assert there.numbers() == [*range(1, 21)]
 
 
 @pytest.mark.parametrize("day", [5, 25])
@@ -1069,6 +1099,95 @@ def test_the_last_stored_backups_stay_when_none_could_be_used() -> None:
         world.clock += timedelta(days=2)
     assert min(world.numbers()) > max(DAYS) + 1
     assert stored_there(world) == keys
+
+
+class Late(World):
+    """What is `hidden` is listed, and a GET of it is answered with 404."""
+
+    hidden: tuple[str, ...] = ()
+
+    def get(self, key: str, *where: Any, **more: Any) -> bytes:
+        self._seen(key)
+        return super().get(key, *where, **more)
+
+    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        self._seen(key)
+        yield from super().open(key, begin, end)
+
+    def _seen(self, key: str) -> None:
+        if key in self.hidden:
+            raise ObjectMissingError(f"there is no object {key!r}")
+
+
+def late(*hidden: str) -> Late:
+    there = Late((), count=0)
+    there.restore(filled())
+    there.hidden = hidden
+    return there
+
+
+def test_a_backup_that_the_store_shows_late_is_not_gone() -> None:
+    """Else the binlogs that it needs would go, from day 5 to 33 here; a removed one is gone."""
+    there = late(LAYOUT.backup(backup_of(5).id))
+    there.delete([LAYOUT.backup(backup_of(18).id)])
+    with pytest.raises(ArchiveError, match="is listed, and the store says that it is not there"):
+        there.prune(grace=0.0)
+    assert there.numbers() == [*range(1, COUNT + 1)]
+    assert not any("/floors/" in key for key in there.objects)
+    there.hidden = ()
+
+    def remove(operation: str, keys: Sequence[str]) -> None:
+        if operation == "list" and keys[0] == LAYOUT.backups:
+            there.objects.pop(LAYOUT.backup(backup_of(5).id), None)
+
+    there.on_acted = remove
+    seen = look_up(Catalog(there, LAYOUT))
+    assert ([one.label for one in seen.backups], seen.unreadable) == (["day 33"], [])
+
+
+@pytest.mark.parametrize("way", ["short", "late"])
+def test_what_cannot_be_read_gives_nothing_up(way: str) -> None:
+    """A backup that reaches less only because of it may need more, once it is repaired or shown.
+
+    Unless a newer backup replaces it: what is broken before that goes as usual.
+    """
+
+    def broken(number: int) -> Late:
+        key = LAYOUT.binlog(ID, name_of(number))
+        there = late(*([key] if way == "late" else []))
+        if way == "short":
+            there.put(key, binlog(number)[:100])
+        return there
+
+    there = broken(19)
+    with pytest.raises(ArchiveError, match=r"it is unknown what backup .* needs"):
+        there.prune(grace=0.0)
+    assert there.numbers() == [*range(1, COUNT + 1)]
+    assert not any("/floors/" in key for key in there.objects)
+    there.hidden = ()
+    there.put(LAYOUT.binlog(ID, name_of(19)), binlog(19))
+    there.prune(grace=0.0)
+    assert there.numbers() == [*range(18, COUNT + 1)]
+    assert "(day 18)" in broken(8).prune(dry_run=True).partition("kept        ")[2]
+
+
+def test_a_prune_beside_the_list_of_backups_fails_nothing() -> None:
+    """At whichever request its deletes come: a backup whose binlogs go reaches less, no error."""
+    keys = [of(ID, name_of(day)) for of in (LAYOUT.binlog, LAYOUT.entry) for day in range(1, 18)]
+    number = at = 0
+    incomplete = 0
+
+    def on_act(*_: object) -> None:
+        nonlocal number
+        number += 1
+        for key in keys if number == at else ():
+            del there.objects[key]
+
+    while number >= at:
+        at, number, there = at + 1, 0, world()
+        there.on_act = on_act
+        incomplete += not reach_of(5, there).is_complete
+    assert incomplete
 
 
 def test_what_is_registered_while_prune_waits_is_no_leftover() -> None:
