@@ -35,6 +35,7 @@ _WANTED = {
         "replica_exec_mode": "STRICT",
         "sql_replica_skip_counter": "0",
         "relay_log_info_repository": "TABLE",
+        "master_info_repository": "TABLE",
         "init_replica": "",
     },
     "mariadb": {

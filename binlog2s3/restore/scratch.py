@@ -77,8 +77,14 @@ class ScratchSettings:
         if self.flavour == "mysql":
             of_flavour = [
                 "--loose-mysqlx=OFF",
-                "--skip-replica-start",
-                "--persisted-globals-load=OFF",
+                # each server knows at least one of the two names
+                "--loose-skip-slave-start",
+                "--loose-skip-replica-start",
+                "--loose-persisted-globals-load=OFF",
+                # the defaults of 8.0; 5.7 has others
+                "--loose-log-slave-updates",
+                "--loose-relay-log-info-repository=TABLE",
+                "--loose-master-info-repository=TABLE",
                 "--secure-file-priv=NULL",
                 f"--gtid-mode={state}",
                 f"--enforce-gtid-consistency={state}",

@@ -68,7 +68,8 @@ _BYTES = (
     "AND (CAST({t} AS BINARY) IS NULL) = ({t} IS NULL)"  # not because it is too large to be cast
 )
 _FLOAT = "{t} <=> {s} AND CAST(CAST({t} AS CHAR) AS BINARY) <=> CAST(CAST({s} AS CHAR) AS BINARY)"
-_MEMBERS = "CAST({t} AS UNSIGNED) <=> CAST({s} AS UNSIGNED) AND " + _BYTES
+# in MySQL 5.7, CAST AS UNSIGNED of a derived table's column has the number of its text, not its own
+_MEMBERS = "({t} | 0) <=> ({s} | 0) AND " + _BYTES
 
 
 def _of(*codes: int, same: str = _PLAIN, fits: Callable[..., bool] | None = None) -> _Type:

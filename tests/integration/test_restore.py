@@ -799,11 +799,13 @@ def test_settings_that_no_event_has_are_those_of_the_source(
         assert "has lower_case_table_names = 0, and the source had 1" in again.stderr
 
 
+@pytest.mark.parametrize("version", ["mysql-9", "mysql-8.0.15", "mysql-5.7.22"])
 def test_a_copy_of_the_files_of_a_mysql_gets_a_new_uuid(
-    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+    version: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
 ) -> None:
-    """It would be the source's, and no replica of it."""
-    with placed("mysqldump", request, minio, bucket) as place:
+    """It would be the source's, and no replica of it. Older servers have other options' names."""
+    binaries = get.VERSIONS[version]()
+    with placed("mysqldump", request, minio, bucket, binaries=binaries) as place:
         restores, source, copy = Restores(place, place.folder), place.source, place.folder / "copy"
         source.query("INSERT INTO shop.t VALUES (1, 1, 'x')")
         gtids = str(source.query("SELECT @@global.gtid_executed")[0][0])

@@ -54,6 +54,7 @@ from tests.waiting import PATIENCE, wait_until
 from tests.world.servers import last_gtid, uuid_of
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "mysql-5.7.22": {**COMMON, **PLACES},
     "mysql-9": {**MYSQL, **PLACES},
     "mysql-8.0.31": {**COMMON, **PLACES},
     "mariadb-10.11": MARIADB,
@@ -247,6 +248,7 @@ EVERY = (
 @pytest.mark.parametrize(
     ("place", "names", "compressed"),
     [
+        ("mysql-5.7.22", "", False),  # it has neither setting
         ("mysql-9", "FULL", False),
         ("mysql-8.0.31", "MINIMAL", True),
         ("mariadb-10.11", "FULL", False),
@@ -256,32 +258,28 @@ EVERY = (
 )
 def test_rows_of_every_type_are_taken_back(place: Place, names: str, compressed: bool) -> None:
     """NULLs, generated columns, all types of the manuals; compressed or not; with names or not."""
-    if place.is_mariadb:
-        place.server.query(f"SET GLOBAL log_bin_compress = {'ON' if compressed else 'OFF'}")
-    else:
-        place.server.query(
-            f"SET GLOBAL binlog_transaction_compression = {'ON' if compressed else 'OFF'}"
-        )
-    place.server.query(f"SET GLOBAL binlog_row_metadata = {names}")
+    compression = "log_bin_compress" if place.is_mariadb else "binlog_transaction_compression"
+    if names:
+        place.server.query(f"SET GLOBAL {compression} = {'ON' if compressed else 'OFF'}")
+        place.server.query(f"SET GLOBAL binlog_row_metadata = {names}")
+    # the CHECKSUM TABLE of 5.7 takes the addresses of JSON and geometries
+    state = place.state if names else place.rows
     try:
         for accident in EVERY:
             place.begin("SET sql_mode = ''", create_every(dict(place.columns)),
                         *work_on_every(dict(place.columns), 1))  # fmt: skip
-            before = place.state("every")
+            before = state("every")
             gtid = place.transaction(*accident)
-            after = place.state("every")
+            after = state("every")
             assert after != before
             place.undone(gtid)
-            assert place.state("every") == before, accident
+            assert state("every") == before, accident
             place.undone(place.last_gtid())
-            assert place.state("every") == after, accident
+            assert state("every") == after, accident
     finally:
-        place.server.query("SET GLOBAL binlog_row_metadata = MINIMAL")
-        place.server.query(
-            "SET GLOBAL log_bin_compress = OFF"
-            if place.is_mariadb
-            else "SET GLOBAL binlog_transaction_compression = OFF"
-        )
+        if names:
+            place.server.query("SET GLOBAL binlog_row_metadata = MINIMAL")
+            place.server.query(f"SET GLOBAL {compression} = OFF")
 
 
 @NEWEST

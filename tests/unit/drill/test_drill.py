@@ -215,7 +215,7 @@ def test_the_scratch_server_is_private() -> None:
     with temporary_directory() as directory:  # its path is short: a socket is in it
         workspace = DrillWorkspace(directory, DrillMarker(id=ID, source="orders", started_at=TIME))
         found = scratch_options(settings, workspace)
-        for option in ("--skip-networking", "--event-scheduler=OFF", "--skip-replica-start"):
+        for option in ("--skip-networking", "--event-scheduler=OFF", "--loose-skip-replica-start"):
             assert option in found
         assert found[-1] == "--gtid-mode=OFF"
         assert "--secure-file-priv=NULL" in found

@@ -66,6 +66,8 @@ def test_nothing_stands_against_it() -> None:
     [
         ("innodb_flush_log_at_trx_commit", "0", "9.7.4", "innodb_flush_log_at_trx_commit", ""),
         ("relay_log_info_repository", "FILE", "9.7.4", "relay_log_info_repository", ""),
+        ("master_info_repository", "FILE", "5.7.44", "master_info_repository",
+         "SET GLOBAL master_info_repository = 'TABLE'"),
         ("replicate_do_db", "shop", "9.7.4", "replicate_do_db", ""),
         ("replica_checkpoint_period", "5000", "9.7.4", "5000 ms", ""),
         ("gtid_mode", "OFF", "9.7.4", "gtid_mode is OFF", ""),
