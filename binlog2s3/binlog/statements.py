@@ -198,7 +198,7 @@ def _with_rows(tokens: "re.Pattern[str]", telling: frozenset[str]) -> "re.Patter
     """The same tokens; `rows` are many at once, of plain values, which end before a comma."""
     escapes = _ESCAPED if _ESCAPED.format("'") in tokens.pattern else _PLAIN
     value = (
-        rf"'{escapes.format(chr(39))}'|[^'\"`()/#\-\w$]++|-(?!-)|[0-9][\w$]*+|NULL\b"
+        rf"'{escapes.format(chr(39))}'|[^'\"`()/#@\-\w$]++|-(?!-)|@(?!@)|[0-9][\w$]*+|NULL\b"
         rf"|(?!(?i:{'|'.join(map(re.escape, sorted(telling)))})\b)[\w$]++"
     )
     rows = rf"(?P<rows>(?:,\s*+\((?:{value})*+\)\s*+(?=,))++)"

@@ -5,8 +5,9 @@ them; a `MODIFY` or `CHANGE` numbers those that have 0 or NULL. Without a primar
 order in which they were inserted, and a server that applies the binlog inserts them in the order of
 the commits: the same numbers are of other rows then, and later changes of one row are applied to
 another (seen on MySQL 9.7.4 and MariaDB 10.11, also of their own replicas). A statement that is
-logged as such may call what has another value elsewhere, as UUID(); so may the DEFAULT of a column
-that a MariaDB adds.
+logged as such may call what has another value elsewhere, as UUID() or @@server_id; so may the
+DEFAULT of a column that a MariaDB adds, for example the next value of a sequence (seen on MariaDB
+11.8: the binlog has it advanced by its whole cache before).
 """
 
 import re
@@ -21,20 +22,38 @@ from binlog2s3.recover.extract import StatementWatcher
 # them with binlog_format = MIXED
 _CALLS = frozenset(
     {
-        *("CURRENT_USER", "FOUND_ROWS", "GET_LOCK", "IS_FREE_LOCK", "IS_USED_LOCK", "LOAD_FILE"),
-        *("RANDOM_BYTES", "RELEASE_LOCK", "ROW_COUNT", "SESSION_USER", "SLEEP", "SYSDATE"),
+        *("AES_DECRYPT", "AES_ENCRYPT", "CURRENT_USER", "FOUND_ROWS", "GET_LOCK", "IS_FREE_LOCK"),
+        *("IS_USED_LOCK", "LASTVAL", "LOAD_FILE", "MASTER_POS_WAIT", "NEXTVAL", "RANDOM_BYTES"),
+        *("PS_CURRENT_THREAD_ID", "RELEASE_ALL_LOCKS", "RELEASE_LOCK", "ROW_COUNT", "SESSION_USER"),
+        *("SLEEP", "SOURCE_POS_WAIT", "SYSDATE"),
         *("SYSTEM_USER", "SYS_GUID", "USER", "UUID", "UUID_SHORT", "UUID_V4", "UUID_V7", "VERSION"),
     }
 )
 _SEEDED = frozenset({"RAND"})
 """Has the same value if it is called by a statement that changes rows: its seeds are logged."""
 _LIMIT, _ORDER = "LIMIT", "ORDER"
+_BEFORE_VALUE = frozenset({"NEXT", "PREVIOUS"})
+"""MariaDB's NEXT VALUE FOR a sequence, which another server has got further with."""
+_OF_SESSION = frozenset({"SESSION", "LOCAL"})
+_LOGGED = frozenset(
+    {
+        *("AUTO_INCREMENT_INCREMENT", "AUTO_INCREMENT_OFFSET", "CHARACTER_SET_CLIENT"),
+        *("CHARACTER_SET_CONNECTION", "CHARACTER_SET_DATABASE", "CHARACTER_SET_SERVER"),
+        *("COLLATION_CONNECTION", "COLLATION_DATABASE", "COLLATION_SERVER", "FOREIGN_KEY_CHECKS"),
+        *("IDENTITY", "LAST_INSERT_ID", "LC_TIME_NAMES", "PSEUDO_THREAD_ID", "SQL_AUTO_IS_NULL"),
+        *("SQL_MODE", "TIME_ZONE", "TIMESTAMP", "UNIQUE_CHECKS"),
+    }
+)
+"""System variables of a session that the binlog has: who applies it has the same."""
 _MAY = re.compile(
-    rb"\b(?:AUTO_INCREMENT|SERIAL|" + "|".join((*_CALLS, *_SEEDED, _LIMIT)).encode() + rb")\b",
+    rb"\b(?:AUTO_INCREMENT|SERIAL|NEXT|PREVIOUS|"
+    + "|".join((*_CALLS, *_SEEDED, _LIMIT)).encode()
+    + rb")\b|@@",
     re.IGNORECASE,
 )
 _UNCERTAIN = re.compile(
     rb"\b(?:(?:" + "|".join((*_CALLS, *_SEEDED)).encode() + rb")\s*\(|CURRENT_USER\b|LIMIT\s+\d"
+    rb"|(?:NEXT|PREVIOUS)\s+VALUE\s+FOR\b"
     rb"|(?:AUTO_INCREMENT|SERIAL)\b(?!\s*=?\s*\d))",
     re.IGNORECASE,
 )
@@ -61,9 +80,12 @@ _TELLING = frozenset(
             "SELECT",
             "SERIAL",
             "TABLE",
+            "VALUE",
             "VALUES",
             "(",
             ")",
+            "@",
+            ".",
         ),
     }
 )
@@ -151,6 +173,7 @@ class _Words:
         self._action = ""  # of an ALTER, which the words are of
         self._numbers = self._makes_key = False
         self._fills = self._takes_any = self._calls = self._adds = False
+        self._has_scope = False  # whether a word is the SESSION of @@SESSION.x
 
     @property
     def is_other(self) -> bool:
@@ -201,6 +224,17 @@ class _Words:
         if is_call and word in _CALLS | _SEEDED and before not in _BEFORE_TABLE:
             self._calls |= word in _CALLS
             self._adds |= self._action == "ADD"
+        if self._is_of_server(before, word, behind):
+            self._calls = True
+            self._adds |= self._action == "ADD"
+
+    def _is_of_server(self, before: str, word: str, behind: str) -> bool:
+        """Whether it is the value of a sequence, or of a system variable that is not logged."""
+        if word == "VALUE":
+            return before in _BEFORE_VALUE and behind == "FOR"
+        is_variable = (word == "@" and before == "@") or (word == "." and self._has_scope)
+        self._has_scope = word == "@" and is_variable and behind in _OF_SESSION
+        return is_variable and not self._has_scope and behind not in _LOGGED
 
     def _judge_rows(self, word: str, behind: str) -> None:
         """Whether it has rows of a query, and takes any of them."""
