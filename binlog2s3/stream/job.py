@@ -292,8 +292,7 @@ Action = Look | ForChunks | ForArchive
 
 # A binlog
 
-URGENT_SECONDS = 30.0
-"""In a full spool what the store refused is tried again after this time, whatever it has cost."""
+_PRESSED_SECONDS, _OLDEST_SECONDS = 30.0, 60.0
 _HOUR_SECONDS = 3600.0
 _QUICKLY = 2
 _LEAST_SIZE = 16 << 20
@@ -452,16 +451,15 @@ class Job:
         action: Action,
         now: float,
         taken_at: Mapping[type[Action], float],
-        *,
-        pressed: bool = False,
+        urgent_seconds: float = math.inf,
     ) -> bool:
         """Whether an action may be tried now.
 
         A failed one waits; while a part of this binlog fails, no other part is sent. No bytes are
         sent beyond what `InVain` allows, unless the store has taken others meanwhile: `taken_at` is
         when it did so last, for each kind. For bytes that it has refused these have to be of their
-        kind, and it may only be overloaded; for others, any chunk is a sign. `pressed`: the spool
-        is full, and the source, which is not read, may purge: then a part is tried each 30 s.
+        kind, and it may only be overloaded; for others, any chunk is a sign. After
+        `urgent_seconds`, a part is tried whatever it costs.
         """
         if isinstance(action, DeleteChunks):
             return now >= self.deletes_from
@@ -470,7 +468,7 @@ class Job:
         subject = action.subject
         known = self.failing.get(subject)
         refused_at = known.at if known is not None else self.in_vain.latest
-        is_urgent = pressed and now >= refused_at + URGENT_SECONDS
+        is_urgent = now >= refused_at + urgent_seconds
         if known is not None and known.not_before > now and not is_urgent:
             return False
         body = self.track.size if isinstance(action, PutWhole) else action.brings
@@ -491,6 +489,18 @@ class Job:
         if parts and subject != parts[0]:
             return False
         return not (parts and any(isinstance(a, PutPart | PutChunk) for a in self.flying))
+
+    def urgent_seconds(self, action: Action, *, pressed: bool, oldest: bool) -> float:
+        """How long bytes that the store refused may wait at most.
+
+        `pressed`: the spool is full, and the source, which is not read, may purge. `oldest`: it is
+        the first of those with bytes that are not durable; for a store that may only be overloaded.
+        """
+        known = self.failing.get(action.subject)
+        if pressed:
+            return _PRESSED_SECONDS
+        may_pass = isinstance(action, PutsChunk) and (known is None or known.passes)
+        return _OLDEST_SECONDS if oldest and may_pass else math.inf
 
     @property
     def unsaved(self) -> bool:

@@ -44,7 +44,6 @@ from binlog2s3.store.s3 import Store
 from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.decide import Limits, Observed, decide
 from binlog2s3.stream.job import (
-    URGENT_SECONDS,
     Action,
     Clear,
     Compare,
@@ -497,9 +496,13 @@ class Uploader:
             if isinstance(action, Release):
                 self._release(job)
             elif job.may_fly(action) and job.may_be_tried(
-                action, now, self._taken_at, pressed=self._pressed
+                action, now, self._taken_at, self._urgent_seconds(job, action)
             ):
                 self._start(job, action)
+
+    def _urgent_seconds(self, job: Job, action: Action) -> float:
+        oldest = next((one for one in self._jobs.values() if one.unsaved), None)
+        return job.urgent_seconds(action, pressed=self._pressed, oldest=job is oldest)
 
     def _judge_direct(self, job: Job) -> None:
         """Decide once whether a binlog goes into its upload as it comes, without chunks.
@@ -743,7 +746,7 @@ class Uploader:
             after=type(action).__name__,
             error=error,
             hint=error.hint,
-            again_in_seconds=round(min(delay, URGENT_SECONDS) if self._pressed else delay, 1),
+            again_in_seconds=round(min(delay, self._urgent_seconds(job, action)), 1),
         )
 
     def _leave_from(self, first: Job, error: ForkError) -> None:

@@ -1,5 +1,6 @@
 """How often a body that the store refuses goes over the network: see `job.InVain`."""
 
+import math
 from functools import partial
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from binlog2s3.archive.parts import Grid
 from binlog2s3.errors import StoreError
-from binlog2s3.stream.job import Action, InVain, PutPart, PutsChunk
+from binlog2s3.stream.job import Action, InVain, PutChunk, PutPart, PutsChunk
 from tests.streamer import FIRST, World
 
 MIB = 1 << 20
@@ -72,38 +73,64 @@ def refused(world: World, action: Action) -> None:
         world.store.fail_next("put", "before", error)
 
 
-def test_a_full_spool_is_all_in_the_bucket_half_a_minute_after_the_store_is_well(
-    world: World,
+@pytest.mark.parametrize(("pressed", "seconds"), [(True, 30), (False, 60)])
+def test_all_is_in_the_bucket_soon_after_the_store_is_well(
+    world: World, *, pressed: bool, seconds: int
 ) -> None:
-    """Also what was not refused itself, and what comes then: the source, too, may purge."""
+    """Also what was not refused itself, and what comes then: the source may purge it."""
     streamer = world.start(part=5 * MIB)
     for _ in range(13):
         world.source.write(MIB)
     world.work(streamer, rounds=100, before=partial(refused, world))
     (job,) = streamer.uploader.jobs
     assert job.in_vain.wait(3 * MIB, job.track.size, world.now) > 60
-    streamer.press(pressed=True)
+    if pressed:
+        streamer.press(pressed=True)
     world.settle(streamer, partial(refused, world), rounds=45)
     assert not world.chunks()
-    world.settle(streamer, rounds=35)
+    world.settle(streamer, rounds=seconds + 5)
     assert world.readable() == world.source.data(FIRST)
-    streamer.press(pressed=False)
+    if pressed:
+        streamer.press(pressed=False)
     for _ in range(5):
         world.source.write(MIB)
         world.work(streamer, rounds=5)
         assert world.readable() == world.source.data(FIRST)
 
 
-@pytest.mark.parametrize("pressed", [False, True])
-def test_what_was_never_refused_waits_half_a_minute_in_a_full_spool(
-    world: World, *, pressed: bool
+PART = Grid(8 * MIB).at(0)
+
+
+@pytest.mark.parametrize(
+    ("action", "pressed", "oldest", "transient", "seconds"),
+    [
+        (PutPart(PART), True, False, False, 30.0),
+        (PutPart(PART), False, True, True, math.inf),
+        (PutChunk(PART), True, True, True, 30.0),
+        (PutChunk(PART), False, True, True, 60.0),
+        (PutChunk(PART), False, True, None, 60.0),
+        (PutChunk(PART), False, True, False, math.inf),
+        (PutChunk(PART), False, False, True, math.inf),
+    ],
+)
+def test_how_long_bytes_wait_at_most(
+    world: World,
+    action: Action,
+    *,
+    pressed: bool,
+    oldest: bool,
+    transient: bool | None,
+    seconds: float,
 ) -> None:
-    """It may be another request for the same bytes, as a part is after its chunk."""
+    """What makes bytes durable, whose source may purge; others as long as they cost too much."""
     streamer = world.start()
     world.source.write(450)
     world.work(streamer)
-    (job,) = streamer.uploader.jobs
-    job.in_vain.add(200 * MIB, world.now)
-    part, now = PutPart(Grid(8 * MIB).at(0)), world.now
-    tried = [job.may_be_tried(part, now + after, {}, pressed=pressed) for after in (29.9, 30.0)]
-    assert tried == [False, pressed]
+    (job,), now = streamer.uploader.jobs, world.now
+    job.in_vain.add(200 * MIB, now)
+    if transient is not None:
+        job.failed(action, StoreError("no", transient=transient), now).not_before = math.inf
+    assert job.urgent_seconds(action, pressed=pressed, oldest=oldest) == seconds
+    assert not job.may_be_tried(action, now + 29.9, {}, seconds)
+    assert not job.may_be_tried(action, now + min(seconds, 900) - 0.1, {}, seconds)
+    assert job.may_be_tried(action, now + min(seconds, 900), {}, seconds) == (seconds < 900)
