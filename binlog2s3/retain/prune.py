@@ -119,6 +119,7 @@ class Prune:
         self._store, self._layout = self._catalog.store, self._catalog.layout
         self._threads = config.s3.threads
         self.outcome = PruneOutcome()
+        self._warned = set[str]()
 
     def run(self) -> int:
         """Show what is given up, ask, and do it; the exit code."""
@@ -149,6 +150,7 @@ class Prune:
         is_done = has_work and not config.dry_run
         if is_done:
             self._confirm()
+            self._refuse_changed(choice, snapshot)
         try:
             if is_done:
                 self._do(choice, snapshot, turns)
@@ -227,8 +229,9 @@ class Prune:
     def _backups(self, snapshot: Snapshot) -> tuple[list[KnownBackup], list[str]]:
         """The registered backups along each history, and the names of those that do not count."""
         there = look_up(self._catalog)
-        for why in there.lost.values():
-            say("warning", f"{why}; it replaces no other one")
+        for id_, why in there.lost.items():
+            if id_ not in self._warned:
+                say("warning", f"{why}; it replaces no other one")
         verdicts = verdicts_of(self._catalog, there.backups) | dict.fromkeys(there.lost, False)
         found = [
             KnownBackup(
@@ -241,8 +244,9 @@ class Prune:
             )
             for one in there.backups
             if one.counts
-            for reach in _reaches(one, snapshot)
+            for reach in _reaches(one, snapshot, warns=one.id not in self._warned)
         ]
+        self._warned.update(one.id for one in there.backups)
         if there.unreadable:
             raise ArchiveError(
                 f"{there.unreadable[0]}; it is unknown what that backup needs",
@@ -250,6 +254,23 @@ class Prune:
                 "newer binlog2s3",
             )
         return found, [one.name for one in there.backups if not one.counts]
+
+    def _refuse_changed(self, choice: Choice, snapshot: Snapshot) -> None:
+        """Raise RecoveryError if a backup is needed by now that this choice gives up.
+
+        The answer to the question may have come after hours.
+        """
+        if (window := self._config.keep) is None:
+            return
+        floors = {one.lineage.id: one.floor for one in choice.given_up}
+        needed, _ = needed_in_window(self._backups(snapshot)[0], self._before(window))
+        for one in needed:
+            if not is_usable(one, floors, snapshot.lineages):
+                raise RecoveryError(
+                    f"{one.name} is needed by now, and what it needs would be given up",
+                    hint="a newer backup was removed meanwhile, or a drill of it failed; nothing "
+                    "was changed: run it again",
+                )
 
     def _before(self, seconds: float) -> int:
         return us_of(self._now - timedelta(seconds=seconds))
@@ -553,7 +574,7 @@ class Prune:
         page.line(f"{config.source} is retired; its archive stays until it is pruned")
 
 
-def _reaches(backup: Backup, snapshot: Snapshot) -> list[BackupReach]:
+def _reaches(backup: Backup, snapshot: Snapshot, *, warns: bool) -> list[BackupReach]:
     """What a registered backup can be brought to; of several histories if it may be of any of them.
 
     After a RESET, or on a server that was put back, the same place, or the same GTIDs, mean other
@@ -569,6 +590,6 @@ def _reaches(backup: Backup, snapshot: Snapshot) -> list[BackupReach]:
         for reach in reaches_of_backup(replace(backup, lineage=one.id), snapshot)
         if reach.lineage
     ]
-    if of_each:
+    if of_each and warns:
         say("warning", f"{backup.name}: {found[0].why}; what it needs of each is kept")
     return of_each or found

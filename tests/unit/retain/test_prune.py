@@ -1101,6 +1101,29 @@ def test_the_last_stored_backups_stay_when_none_could_be_used() -> None:
     assert stored_there(world) == keys
 
 
+@pytest.mark.parametrize("why", ["removed", "its drill failed"])
+def test_a_backup_that_is_needed_since_the_plan_was_made_is_kept(why: str) -> None:
+    """The question may be answered after hours, when the newer backup counts no more."""
+    there = world()
+
+    def change(operation: str, keys: Sequence[str], _: object) -> None:
+        if keys[0] == LAYOUT.stored_backups:  # the plan is made then
+            there.on_act = lambda *_: None
+            if why == "removed":
+                there.delete([LAYOUT.backup(backup_of(18).id)])
+            else:
+                failed = {"outcome": "failed", "step": "check", "backup": backup_of(18).id}
+                drilled(there, 19, **failed)
+
+    there.on_act = change
+    with pytest.raises(RecoveryError, match=r"\(day 5\) is needed by now"):
+        there.prune(grace=0.0)
+    assert there.numbers() == [*range(1, COUNT + 1)]
+    assert not any("/floors/" in key for key in there.objects)
+    there.prune(grace=0.0)
+    assert there.numbers() == [*range(5, COUNT + 1)]
+
+
 class Late(World):
     """What is `hidden` is listed, and a GET of it is answered with 404."""
 
