@@ -37,6 +37,10 @@ IN_SYS = (
     "SELECT table_schema AS db, table_name AS tab FROM information_schema.tables "  # noqa: S608
     f"WHERE table_schema = 'sys' AND {HAS_ROWS} ORDER BY 1, 2"
 )
+FLEETING = (
+    "SELECT table_schema AS db, table_name AS tab FROM information_schema.tables "
+    "WHERE engine = 'MEMORY' ORDER BY 1, 2"
+)
 COLUMNS = (
     "SELECT table_schema AS db, table_name AS tab, column_name AS name, data_type AS type, "  # noqa: S608
     "generation_expression AS expression, extra AS extra FROM information_schema.columns "
@@ -152,7 +156,7 @@ def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
     columns = ask_of_users(COLUMNS)
     keys = ask(KEYS) if columns else ()
     found = [*left_out(ask(DATABASES), ask(IN_SYS), flavour), *rounded(columns, keys, flavour)]
-    found += hard_to_load(bodies)
+    found += [*hard_to_load(bodies), *emptied(ask_of_users(FLEETING), flavour)]
     if flavour == "mysql":
         found += lacking(ask(TABLESPACES), ask(SPATIAL))
         if ask(RESTRICTS):
@@ -223,6 +227,22 @@ def rounded(columns: Rows, keys: Rows, flavour: Flavour) -> Iterator[Loss]:
         yield Loss(
             f"a dump rounds FLOAT to six digits: {_some(other)}",
             "DOUBLE or DECIMAL is exact in a dump, and FLOAT in a copy of the server's files",
+        )
+
+
+def emptied(fleeting: Rows, flavour: Flavour) -> Iterator[Loss]:
+    """MEMORY tables, which lose their rows when the server that is restored starts again."""
+    if fleeting:
+        ends = {
+            "mysql": "; a change of those in later binlogs ends the restore (error 1032)",
+            "mariadb": "",
+        }
+        yield Loss(
+            f"the rows of MEMORY tables are not restored: "
+            f"{_some(table_name(*_table(row)) for row in fleeting)}. `restore` and `drill` start "
+            f"their server again after the load, which empties them{ends[flavour]}",
+            "give them another engine; or load the dump and apply with `pitr`: "
+            "docs/guides/restore.md",
         )
 
 

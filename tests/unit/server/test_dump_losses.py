@@ -85,6 +85,16 @@ def test_float_is_a_warning_that_says_whether_later_binlogs_find_the_row(
     assert ("1032" in found.text) == (not is_found)
 
 
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_a_memory_table_is_a_warning(flavour: Flavour) -> None:
+    """On MySQL, what it has lost ends the roll-forward. Those of the server are not named."""
+    rows = [{"db": "information_schema", "tab": "TABLES"}, {"db": "d", "tab": "t"}]
+    (found,) = losses({dump_losses.FLEETING: rows}, flavour)
+    assert not found.refused
+    assert "not restored: d.t. " in found.text
+    assert ("1032" in found.text) == (flavour == "mysql")
+
+
 def test_a_computed_float_is_exact() -> None:
     """It is computed of what is exact."""
     assert losses({dump_losses.COLUMNS: [column("f", "`a` / 3", type_="float")]}) == ()
