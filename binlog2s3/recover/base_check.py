@@ -68,8 +68,8 @@ def by_drill(name: str, drill: DrillResult | None) -> BaseCheck:
         return unchecked(f"THE LAST DRILL OF {name}, of {when}, FAILED at the step {drill.step!r}")
     return BaseCheck(
         checked="drill",
-        words=f"{name} was checked by the drill of {moment_text(drill.finished_at)}; whether this "
-        "target has all of it was not checked",
+        words=f"was checked by the drill of {moment_text(drill.finished_at)} ({name}); whether "
+        "this target has all of it was not checked",
         drilled_at=drill.finished_at,
     )
 

@@ -126,7 +126,8 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
     assert by_drill("backup x", None).words == "was not checked: no drill has proved backup x"
     found = by_drill("backup x", DRILL)
     assert (found.checked, found.drilled_at) == ("drill", DRILL.finished_at)
-    assert "whether this target has all of it was not checked" in found.words
+    assert found.words.startswith("was checked by the drill of ")  # "the base backup" is before it
+    assert found.words.endswith("(backup x); whether this target has all of it was not checked")
     failed = replace(DRILL, outcome="failed", step="check", error="table d.t is corrupt")
     found = by_drill("backup x", failed)
     assert (found.checked, found.drilled_at) == ("no", None)
