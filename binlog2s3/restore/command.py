@@ -370,7 +370,7 @@ class _Restore:
         if not any(one.status == "replica" and one.key not in before for one in now):
             return ()
         try:
-            found = self._engine.statuses(self._marker.events, plan.stop)
+            found = self._engine.statuses(self._marker.events, plan)
         except (ArchiveError, RecoveryError) as error:
             say("warning", f"whether the source had enabled its events is unknown: {error}")
             return ()

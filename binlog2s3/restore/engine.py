@@ -28,7 +28,7 @@ from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr, reach
 from binlog2s3.recover.events import Event, Statuses
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import BinlogPosition, BucketHistory, Plan, Request
+from binlog2s3.recover.model import BucketHistory, Plan, Request
 from binlog2s3.recover.one_table import OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
@@ -408,13 +408,13 @@ class Engine:
             prepared=result.prepared or (),
         )
 
-    def statuses(self, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
+    def statuses(self, before: Sequence[Event], applied: Plan) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
-        choice, found = self.choice, Statuses(before)
+        found, stop = Statuses(before), applied.stop
         with progress_of("entries") as advance:
             snapshot = _snapshot(self._config, self._catalog, advance)
-            request = Request(goal=ToPosition(stop.place), lineage=choice.plan.lineage)
-            plan = reach.plan_for(choice.backup, request, snapshot)
+            request = Request(goal=ToPosition(stop.place), lineage=applied.lineage)
+            plan = reach.plan_for(self.choice.backup, request, snapshot)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
             ids = {
