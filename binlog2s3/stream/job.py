@@ -438,12 +438,17 @@ class Job:
             failing.not_before = 0.0
 
     def only(self, actions: Iterable[Action]) -> None:
-        """Forget the failures of parts and uploads that are not wanted any more."""
+        """Forget the failures of what is not wanted any more.
+
+        The store may have acted although its answer was lost. A flush is wanted until all is there,
+        also while it is not due.
+        """
         wanted = {action.subject for action in actions}
         if wanted & {CreateUpload, Compare}:
             return  # the parts come after it
+        over = {CreateUpload, Compare} if self.unsaved else {CreateUpload, Compare, Flush}
         for subject in [*self.failing]:
-            if subject not in wanted and (isinstance(subject, int) or subject is CreateUpload):
+            if subject not in wanted and (isinstance(subject, int) or subject in over):
                 del self.failing[subject]
 
     def may_be_tried(

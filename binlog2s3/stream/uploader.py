@@ -480,7 +480,9 @@ class Uploader:
         )
         actions = decide(observed, self._limits)
         if job.held.asked:
+            failing = job.longest_failing
             job.only(actions)
+            self._tell_if_over(job, failing)
         if due and job.held.asked and not any(isinstance(a, Flush) for a in actions):
             job.wait_for_chunk(now)
         for action in actions:
@@ -503,6 +505,16 @@ class Uploader:
     def _urgent_seconds(self, job: Job, action: Action) -> float:
         oldest = next((one for one in self._jobs.values() if one.unsaved), None)
         return job.urgent_seconds(action, pressed=self._pressed, oldest=job is oldest)
+
+    def _tell_if_over(self, job: Job, failing: Failing | None) -> None:
+        """Log it if requests for this binlog failed, this one for longest, and none does now."""
+        if failing is not None and not job.failing:
+            _log.over(
+                "uploading again",
+                "looking again at the store",
+                binlog=job.track.name,
+                after_seconds=round(self._clock() - failing.since, 1),
+            )
 
     def _judge_direct(self, job: Job) -> None:
         """Decide once whether a binlog goes into its upload as it comes, without chunks.
@@ -585,14 +597,7 @@ class Uploader:
         self.pace.sent(action.brings, seconds, 1 + self._flying(PutChunk | PutPart))
         failing = job.longest_failing
         job.succeeded(action)
-        if failing is not None and not job.failing:
-            after = round(self._clock() - failing.since, 1)
-            _log.over(
-                "uploading again",
-                "looking again at the store",
-                binlog=job.track.name,
-                after_seconds=after,
-            )
+        self._tell_if_over(job, failing)
         if isinstance(action, PutPart | PutsChunk):
             self._taken_at[type(action)] = self._clock()
         elif isinstance(action, Clear | DeleteChunks):

@@ -297,6 +297,17 @@ def test_a_part_that_is_not_ours_is_not_a_success(world: World) -> None:
     assert not job.failing
 
 
+def test_a_flush_whose_answer_was_lost_does_not_fail_for_ever(world: World) -> None:
+    """The look that follows finds it. The source may be quiet then: nothing else is flushed."""
+    streamer = world.start(part=10_000)
+    world.work(streamer, 3)
+    world.source.write(10)
+    world.store.fail_next("put", "after", StoreError("lost", transient=True))
+    world.work(streamer, 10)
+    assert world.readable() == world.source.data(FIRST)
+    assert streamer.uploader.count().failing is None
+
+
 def test_an_object_that_only_has_the_name_of_a_chunk_is_deleted(world: World) -> None:
     """Its bytes are not those that its name says: it is no other history, and nobody's chunk."""
     world.source.write(10)
