@@ -7,7 +7,9 @@ the commits: the same numbers are of other rows then, and later changes of one r
 another (seen on MySQL 9.7.4 and MariaDB 10.11, also of their own replicas). A statement that is
 logged as such may call what has another value elsewhere, as UUID() or @@server_id; so may the
 DEFAULT of a column that a MariaDB adds, for example the next value of a sequence (seen on MariaDB
-11.8: the binlog has it advanced by its whole cache before).
+11.8: the binlog has it advanced by its whole cache before). And it may take its rows in the order
+in which the server has them: GROUP_CONCAT() and variables that count on (seen on MySQL 9.7.4 and
+MariaDB 11.8, with binlog_format = MIXED, too), AUTO_INCREMENT and ROW_NUMBER() (STATEMENT alone).
 """
 
 import re
@@ -15,7 +17,10 @@ from collections.abc import Iterator
 
 from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import StatementText
+from binlog2s3.binlog.events import QUERIES, EventType
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.statements import TokenStream, Writing
+from binlog2s3.binlog.walk import wanted_types
 from binlog2s3.recover.extract import StatementWatcher
 
 # https://dev.mysql.com/doc/refman/9.7/en/replication-rbr-safe-unsafe.html; the server logs rows for
@@ -32,6 +37,14 @@ _CALLS = frozenset(
 _SEEDED = frozenset({"RAND"})
 """Has the same value if it is called by a statement that changes rows: its seeds are logged."""
 _LIMIT, _ORDER = "LIMIT", "ORDER"
+_OF_ORDER = frozenset({"GROUP_CONCAT", "JSON_ARRAYAGG", "JSON_OBJECTAGG"})
+"""Have the rows in the server's order, without an ORDER BY of their own."""
+_OF_WINDOW = frozenset(
+    {"FIRST_VALUE", "LAG", "LAST_VALUE", "LEAD", "NTH_VALUE", "NTILE", "ROW_NUMBER"}
+)
+"""The same if there is none in the OVER behind them."""
+_INSERT_ID = 2
+"""The kind of an INTVAR that has the first number which a statement gives to its rows."""
 _BEFORE_VALUE = frozenset({"NEXT", "PREVIOUS"})
 """MariaDB's NEXT VALUE FOR a sequence, which another server has got further with."""
 _OF_SESSION = frozenset({"SESSION", "LOCAL"})
@@ -47,18 +60,20 @@ _LOGGED = frozenset(
 """System variables of a session that the binlog has: who applies it has the same."""
 _MAY = re.compile(
     rb"\b(?:AUTO_INCREMENT|SERIAL|NEXT|PREVIOUS|"
-    + "|".join((*_CALLS, *_SEEDED, _LIMIT)).encode()
-    + rb")\b|@@",
+    + "|".join((*_CALLS, *_SEEDED, *_OF_ORDER, *_OF_WINDOW, _LIMIT, "SELECT")).encode()
+    + rb")\b|@@|:=",
     re.IGNORECASE,
 )
 _UNCERTAIN = re.compile(
-    rb"\b(?:(?:" + "|".join((*_CALLS, *_SEEDED)).encode() + rb")\s*\(|CURRENT_USER\b|LIMIT\s+\d"
+    rb"\b(?:(?:" + "|".join((*_CALLS, *_SEEDED, *_OF_ORDER, *_OF_WINDOW)).encode() + rb")\s*\("
+    rb"|CURRENT_USER\b|LIMIT\s+\d|@[\w$.]+\s*:="
     rb"|(?:NEXT|PREVIOUS)\s+VALUE\s+FOR\b"
     rb"|(?:AUTO_INCREMENT|SERIAL)\b(?!\s*=?\s*\d))",
     re.IGNORECASE,
 )
 """What may be such a call, where strings cannot be told apart."""
 _UNCERTAIN_MOST = 64
+_SELECT = re.compile(rb"\bSELECT\b", re.IGNORECASE)
 _CHANGES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"})
 _ACTIONS = frozenset({"ADD", "ALTER", "CHANGE", "DROP", "MODIFY", "RENAME"})
 _KEYS = frozenset({"INDEX", "KEY", "PRIMARY", "UNIQUE"})
@@ -71,7 +86,7 @@ _BEFORE_TABLE = frozenset(
 
 _TELLING = frozenset(
     {
-        *(_CALLS | _SEEDED | _ACTIONS | _KEYS),
+        *(_CALLS | _SEEDED | _OF_ORDER | _OF_WINDOW | _ACTIONS | _KEYS),
         *(
             _LIMIT,
             _ORDER,
@@ -79,12 +94,14 @@ _TELLING = frozenset(
             "FOR",
             "SELECT",
             "SERIAL",
+            "SET",
             "TABLE",
             "VALUE",
             "VALUES",
             "(",
             ")",
             "@",
+            ":",
             ".",
         ),
     }
@@ -95,6 +112,7 @@ _BEFORE_CHANGE = frozenset({"SET", "ANALYZE"})
 _FIRST_WORDS = 5
 _DEPTH_MOST = 1000
 _HELD_MOST = 1 << 20
+_NAMES_MOST = 1000
 
 
 class Unrepeatable(StatementWatcher):
@@ -103,29 +121,46 @@ class Unrepeatable(StatementWatcher):
     Which tables have a primary key is not known: those count, too.
     """
 
+    wanted = wanted_types(EventType.INTVAR, *QUERIES)
     may = _MAY
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = False  # whether the next statement gives numbers to rows
 
     @property
     def why(self) -> str:
         """See `StatementWatcher`."""
         return (
             f"the binlog does not tell what this statement{self.and_more} made of the rows "
-            "(numbers in the order of the rows in the server, or values that another server does "
-            f"not have), and they may be others here: {self.first}"
+            "(what follows from the order of the rows in the server, or values that another server "
+            f"does not have), and they may be others here: {self.first}"
         )
+
+    def see(self, event_type: int, head: bytes, size: int, flavour: Flavour, /) -> Sink | None:
+        """See `Watcher`."""
+        if event_type == EventType.INTVAR:
+            self._numbers |= head[0] == _INSERT_ID
+            return None
+        sink = super().see(event_type, head, size, flavour)
+        self._numbers = False
+        return sink
 
     def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
         """See `StatementWatcher`."""
-        return _Look(self, begun, writing)
+        return _Look(self, begun, writing, numbers=self._numbers)
 
 
 class _Look:
     """Looks at the words of a statement. It holds at most 1 MiB of it."""
 
-    def __init__(self, watcher: Unrepeatable, begun: StatementText, writing: Writing) -> None:
+    def __init__(
+        self, watcher: Unrepeatable, begun: StatementText, writing: Writing, *, numbers: bool
+    ) -> None:
         self._watcher, self._begun, self._writing = watcher, begun, writing
         self._tokens = TokenStream(writing, _WORDS)
-        self._words = _Words()
+        self._words = _Words(numbers=numbers)
+        self._numbers = numbers
         self._held = bytearray()
         self._is_long = self._may_be = False
         self._last = b""
@@ -155,14 +190,17 @@ class _Look:
         self._held.clear()
         self._words.take(self._tokens.feed(data))
         if not self._tokens.is_certain:
-            self._may_be = self._may_be or _UNCERTAIN.search(self._last + data) is not None
+            doubtful = self._last + data
+            self._may_be = self._may_be or _UNCERTAIN.search(doubtful) is not None
+            self._may_be |= self._numbers and _SELECT.search(doubtful) is not None
         self._last = data[-_UNCERTAIN_MOST:]
 
 
 class _Words:
     """What the words of a statement say, in capitals; what is quoted is a space."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, numbers: bool) -> None:
+        self._numbers_rows = numbers
         self._before = self._word = ""
         self._begin()
 
@@ -170,6 +208,9 @@ class _Words:
         self._first = list[str]()
         self._tables = 0
         self._is_ordered = [False]  # by depth of parentheses
+        self._opened_by = [""]  # the same: the word before, of those that need an order
+        self._needs_window = self._has_order = self._has_values = self._selects = False
+        self._variables, self._again, self._assigned = set[str](), set[str](), set[str]()
         self._action = ""  # of an ALTER, which the words are of
         self._numbers = self._makes_key = False
         self._fills = self._takes_any = self._calls = self._adds = False
@@ -197,7 +238,14 @@ class _Words:
             return False
         if not self._is_of_table and self._first[:1] and self._first[0] not in _CHANGES:
             return False
-        return self._takes_any or self._calls or may_be
+        return self._takes_any or self._calls or self._counts or may_be
+
+    @property
+    def _counts(self) -> bool:
+        """Whether it numbers rows in any order, or passes a variable on from row to row."""
+        if self._has_order or not (self._selects or self._first[:1] in (["UPDATE"], ["DELETE"])):
+            return False
+        return (self._numbers_rows and self._selects) or bool(self._assigned & self._again)
 
     def take(self, tokens: Iterator[tuple[str, str]]) -> None:
         """Take the next tokens."""
@@ -218,7 +266,8 @@ class _Words:
             if word in _CHANGES and self._first[:1] == ["ANALYZE"]:
                 self._begin()
             self._first.append(word)
-        self._judge_rows(word, behind)
+        self._judge_rows(before, word, behind)
+        self._judge_variable(before, word, behind)
         self._judge_action(before, word, behind)
         is_call = behind == "(" or word == "CURRENT_USER"
         if is_call and word in _CALLS | _SEEDED and before not in _BEFORE_TABLE:
@@ -236,21 +285,40 @@ class _Words:
         self._has_scope = word == "@" and is_variable and behind in _OF_SESSION
         return is_variable and not self._has_scope and behind not in _LOGGED
 
-    def _judge_rows(self, word: str, behind: str) -> None:
-        """Whether it has rows of a query, and takes any of them."""
+    def _judge_rows(self, before: str, word: str, behind: str) -> None:
+        """Whether it has rows of a query, and takes any of them, or all in any order."""
+        self._needs_window |= word in _OF_WINDOW and behind == "("
         if word == "(" and len(self._is_ordered) < _DEPTH_MOST:
             self._is_ordered.append(False)
+            self._opened_by.append(before if before == "OVER" or before in _OF_ORDER else "")
         elif word == ")" and len(self._is_ordered) > 1:
-            self._is_ordered.pop()
+            is_ordered, by = self._is_ordered.pop(), self._opened_by.pop()
+            needs = by in _OF_ORDER or (by == "OVER" and self._needs_window)
+            self._takes_any |= needs and not is_ordered
+            self._needs_window &= by != "OVER"
         elif word == _ORDER:
             self._is_ordered[-1] = True
+            self._has_order |= not self._opened_by[-1]
         elif word == _LIMIT:
             self._takes_any |= not self._is_ordered[-1]
-        elif word == "SELECT" or (word == "VALUES" and behind not in ("LESS", "IN")):
+        elif word == "SELECT":
             self._fills = True
+            self._selects |= not self._has_values
+        elif word == "SET":
+            self._has_values |= len(self._is_ordered) == 1
+        elif word in ("VALUE", "VALUES") and behind not in ("FOR", "LESS", "IN"):
+            self._fills |= word == "VALUES"
+            self._has_values |= len(self._is_ordered) == 1
         elif word == "TABLE":
             self._tables += 1
             self._fills |= self._tables > 1
+
+    def _judge_variable(self, before: str, word: str, behind: str) -> None:
+        """Whether it names a variable of users once more, or assigns one."""
+        if word == ":" and behind == "=":
+            self._assigned.add(before)
+        elif word == "@" and "@" not in (before, behind) and len(self._variables) < _NAMES_MOST:
+            (self._again if behind in self._variables else self._variables).add(behind)
 
     def _judge_action(self, before: str, word: str, behind: str) -> None:
         """Whether a column that is added numbers the rows, or another that gets its key by that.
@@ -265,6 +333,7 @@ class _Words:
         else:
             is_column = word == "SERIAL" and before not in _BEFORE_NAME
         is_key = (word in _KEYS and before != "FOREIGN") or (is_column and word == "SERIAL")
+        self._numbers_rows |= is_column and self._first[:1] == ["CREATE"]
         self._makes_key |= is_key and self._action in ("ADD", "CHANGE", "MODIFY")
         self._adds |= is_column and self._action == "ADD"
         self._numbers |= is_column and self._action in ("CHANGE", "MODIFY")

@@ -44,6 +44,16 @@ def seen(*texts: str, packed: bool = False) -> Unrepeatable:
         "ANALYZE FORMAT=JSON UPDATE t SET a = UUID()",
         "INSERT INTO t SELECT GROUP_CONCAT(a ORDER BY a) FROM s GROUP BY b LIMIT 1",
         "INSERT INTO t (SELECT a FROM s LIMIT 1) ORDER BY 1",
+        "UPDATE t SET n = (@i := @i + 1)",
+        "INSERT INTO t SELECT @i:=@i+1, a FROM s, (SELECT @i:=0) AS d",
+        "UPDATE t SET n = IF(@`a b`=g, @r, (@r := 1)), g=(@`a b` := g)",
+        "CREATE TABLE t SELECT a, @i:=@i+1 AS n FROM s",
+        "INSERT INTO t SELECT group_concat(DISTINCT a SEPARATOR ',') FROM s ORDER BY 1",
+        "CREATE TABLE t AS SELECT JSON_ARRAYAGG(a) FROM s",
+        "UPDATE t SET a = (SELECT GROUP_CONCAT(b) FROM s)",
+        "INSERT INTO t SELECT ROW_NUMBER() OVER (PARTITION BY (a)), a FROM s",
+        "INSERT INTO t SELECT a, LAG(a, 1) OVER () FROM s ORDER BY a",
+        "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY) SELECT a FROM s",
         "ALTER TABLE t ADD n INT DEFAULT nextval(s)",
         "ALTER TABLE t ADD COLUMN n INT DEFAULT (NEXT VALUE FOR shop.s)",
         "ALTER TABLE t ADD h VARCHAR(60) DEFAULT (@@hostname)",
@@ -96,11 +106,44 @@ def test_what_makes_other_rows(text: str, packed: bool) -> None:
         "INSERT INTO t VALUES (RAND(), CONNECTION_ID(), NOW(6))",
         "DELETE FROM t ORDER BY id LIMIT 1",
         "GRANT ALL ON shop.* TO CURRENT_USER()",
+        "UPDATE t SET id = (@id := id + 1) WHERE name = 'a'",
+        "UPDATE t SET n = (@i := @i + 1) ORDER BY id",
+        "INSERT INTO t VALUES (@i := @i + 1), (@i := @i + 1)",
+        "INSERT INTO t SET a = (SELECT 1 FROM s), b = (@i := @i + 1)",
+        "INSERT INTO t SELECT @i := @i + 1, a FROM (SELECT a FROM s ORDER BY a) AS d",
+        "LOAD DATA INFILE 'x' INTO TABLE t (a) SET n = (@i := @i + 1)",
+        "INSERT INTO t SELECT @a, @a FROM s",
+        "INSERT INTO t SELECT GROUP_CONCAT(a ORDER BY a) FROM s",
+        "INSERT INTO t SELECT ROW_NUMBER() OVER (ORDER BY a), SUM(b) OVER () FROM s",
+        "INSERT INTO t SELECT COUNT(*) OVER () FROM s",
+        "CREATE VIEW v AS SELECT GROUP_CONCAT(a) FROM s",
+        "INSERT INTO t SELECT a FROM s",
+        "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY)",
     ],
 )
 def test_what_makes_the_same(text: str) -> None:
     """Or makes no rows."""
     assert seen(text).doubt == ""
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("INSERT INTO t (a) SELECT a FROM s", 1),
+        ("INSERT INTO t (a) (SELECT a FROM s WHERE b IN (1, 2))", 1),
+        ("INSERT INTO t (a) SELECT a FROM s ORDER BY a", 0),
+        ("INSERT INTO t (a) VALUES ((SELECT a FROM s))", 0),
+        ("INSERT INTO t (a) VALUES (1), (2)", 0),
+    ],
+)
+def test_numbers_for_what_a_query_has(text: str, number: int, packed: bool) -> None:
+    """The event before tells that this statement, and no later one, gives numbers to rows."""
+    insert_id, last_insert_id = ((EventType.INTVAR, bytes([kind]) + bytes(8)) for kind in (2, 1))
+    for before, expected in ((insert_id, number), (last_insert_id, 0)):
+        assert saw(Unrepeatable(), before, statement(text), packed=packed).number == expected
+    after = statement("INSERT INTO t (a) SELECT a FROM s")
+    assert saw(Unrepeatable(), insert_id, statement(text), after, packed=packed).number == number
 
 
 def test_several_without_their_passwords() -> None:
