@@ -9,7 +9,8 @@ logged as such may call what has another value elsewhere, as UUID() or @@server_
 DEFAULT of a column that a MariaDB adds, for example the next value of a sequence (seen on MariaDB
 11.8: the binlog has it advanced by its whole cache before). And it may take its rows in the order
 in which the server has them: GROUP_CONCAT() and variables that count on (seen on MySQL 9.7.4 and
-MariaDB 11.8, with binlog_format = MIXED, too), AUTO_INCREMENT and ROW_NUMBER() (STATEMENT alone).
+MariaDB 11.8, with binlog_format = MIXED, too), AUTO_INCREMENT, ROW_NUMBER(), RAND(), and which of
+two rows with one key an INSERT IGNORE or REPLACE keeps (STATEMENT alone).
 """
 
 import re
@@ -35,7 +36,7 @@ _CALLS = frozenset(
     }
 )
 _SEEDED = frozenset({"RAND"})
-"""Has the same value if it is called by a statement that changes rows: its seeds are logged."""
+"""Has the same values if it is called by a statement that changes rows: its seeds are logged."""
 _LIMIT, _ORDER = "LIMIT", "ORDER"
 _OF_ORDER = frozenset({"GROUP_CONCAT", "JSON_ARRAYAGG", "JSON_OBJECTAGG"})
 """Have the rows in the server's order, without an ORDER BY of their own."""
@@ -91,7 +92,9 @@ _TELLING = frozenset(
             _LIMIT,
             _ORDER,
             "AUTO_INCREMENT",
+            "DUPLICATE",
             "FOR",
+            "FROM",
             "SELECT",
             "SERIAL",
             "SET",
@@ -210,6 +213,8 @@ class _Words:
         self._is_ordered = [False]  # by depth of parentheses
         self._opened_by = [""]  # the same: the word before, of those that need an order
         self._needs_window = self._has_order = self._has_values = self._selects = False
+        self._is_seeded = self._is_duplicate = False
+        self._select_at = 0  # the depth of its first query, from 1 on
         self._variables, self._again, self._assigned = set[str](), set[str](), set[str]()
         self._action = ""  # of an ALTER, which the words are of
         self._numbers = self._makes_key = False
@@ -242,10 +247,15 @@ class _Words:
 
     @property
     def _counts(self) -> bool:
-        """Whether it numbers rows in any order, or passes a variable on from row to row."""
+        """Whether what a row gets follows from those before it, and they have no order."""
         if self._has_order or not (self._selects or self._first[:1] in (["UPDATE"], ["DELETE"])):
             return False
-        return (self._numbers_rows and self._selects) or bool(self._assigned & self._again)
+        keeps_first = self._is_duplicate or "IGNORE" in self._first or self._first[0] == "REPLACE"
+        return (
+            (self._selects and (self._numbers_rows or keeps_first))
+            or self._is_seeded
+            or bool(self._assigned & self._again)
+        )
 
     def take(self, tokens: Iterator[tuple[str, str]]) -> None:
         """Take the next tokens."""
@@ -272,6 +282,7 @@ class _Words:
         is_call = behind == "(" or word == "CURRENT_USER"
         if is_call and word in _CALLS | _SEEDED and before not in _BEFORE_TABLE:
             self._calls |= word in _CALLS
+            self._is_seeded |= word in _SEEDED
             self._adds |= self._action == "ADD"
         if self._is_of_server(before, word, behind):
             self._calls = True
@@ -303,7 +314,13 @@ class _Words:
             self._takes_any |= not self._is_ordered[-1]
         elif word == "SELECT":
             self._fills = True
-            self._selects |= not self._has_values
+            if not (self._has_values or self._select_at):
+                self._select_at = len(self._is_ordered)
+        elif word == "FROM":
+            is_of_first = len(self._is_ordered) == self._select_at
+            self._selects |= is_of_first and behind != "DUAL"
+        elif word == "DUPLICATE":
+            self._is_duplicate = True
         elif word == "SET":
             self._has_values |= len(self._is_ordered) == 1
         elif word in ("VALUE", "VALUES") and behind not in ("FOR", "LESS", "IN"):

@@ -1,8 +1,10 @@
 """Settings of a server on which depends what another one makes of its binlogs, without an error.
 
 No event has them: names in statements are folded or not, a CREATE TABLE without ENGINE takes the
-server's own, and a generated column that is stored is computed anew while rows are applied. Texts
-are `setting=value`; one of a bucket becomes an option only in the form of `_VALUES`.
+server's own. Stored generated columns are computed anew while rows are applied, and so is all that
+a statement in statement format has: GROUP_CONCAT() is cut there, and gives a column of CREATE TABLE
+... SELECT its type. Texts are `setting=value`; one of a bucket becomes an option only in the form
+of `_VALUES`.
 """
 
 import re
@@ -19,6 +21,7 @@ _VALUES: Mapping[str, str] = {
     "explicit_defaults_for_timestamp": "ON|OFF",
     "div_precision_increment": "[0-9]{1,2}",
     "default_week_format": "[0-7]",
+    "group_concat_max_len": "[0-9]{1,20}",
     "block_encryption_mode": "[a-z0-9-]{1,40}",
     "old_mode": "|UTF8_IS_UTF8MB3",  # others may not be known to the server of a restore
 }

@@ -54,6 +54,11 @@ def seen(*texts: str, packed: bool = False) -> Unrepeatable:
         "INSERT INTO t SELECT ROW_NUMBER() OVER (PARTITION BY (a)), a FROM s",
         "INSERT INTO t SELECT a, LAG(a, 1) OVER () FROM s ORDER BY a",
         "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY) SELECT a FROM s",
+        "UPDATE t SET n = RAND()",
+        "INSERT INTO t SELECT a, RAND() FROM s",
+        "INSERT IGNORE INTO t SELECT a FROM s",
+        "REPLACE INTO t SELECT a FROM s",
+        "INSERT INTO t SELECT a FROM s ON DUPLICATE KEY UPDATE n = n + 1",
         "ALTER TABLE t ADD n INT DEFAULT nextval(s)",
         "ALTER TABLE t ADD COLUMN n INT DEFAULT (NEXT VALUE FOR shop.s)",
         "ALTER TABLE t ADD h VARCHAR(60) DEFAULT (@@hostname)",
@@ -118,6 +123,9 @@ def test_what_makes_other_rows(text: str, packed: bool) -> None:
         "INSERT INTO t SELECT COUNT(*) OVER () FROM s",
         "CREATE VIEW v AS SELECT GROUP_CONCAT(a) FROM s",
         "INSERT INTO t SELECT a FROM s",
+        "INSERT IGNORE INTO t VALUES (1, (SELECT a FROM s))",
+        "REPLACE INTO t SELECT a FROM s ORDER BY a",
+        "INSERT INTO t VALUES (1) ON DUPLICATE KEY UPDATE n = (SELECT a FROM s)",
         "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY)",
     ],
 )
@@ -135,6 +143,8 @@ def test_what_makes_the_same(text: str) -> None:
         ("INSERT INTO t (a) SELECT a FROM s ORDER BY a", 0),
         ("INSERT INTO t (a) VALUES ((SELECT a FROM s))", 0),
         ("INSERT INTO t (a) VALUES (1), (2)", 0),
+        ("INSERT INTO t (a) SELECT 1 UNION SELECT 2", 0),
+        ("INSERT INTO t (a) SELECT 1 FROM DUAL WHERE NOT EXISTS (SELECT a FROM s)", 0),
     ],
 )
 def test_numbers_for_what_a_query_has(text: str, number: int, packed: bool) -> None:

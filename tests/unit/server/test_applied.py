@@ -18,6 +18,7 @@ def test_they_become_options() -> None:
         lower_case_table_names="1",
         default_storage_engine="MyISAM",
         div_precision_increment="12",
+        group_concat_max_len="1048576",
         old_mode="",
         sql_mode="ANSI",
     )
@@ -25,6 +26,7 @@ def test_they_become_options() -> None:
         "--loose-lower-case-table-names=1",
         "--loose-default-storage-engine=MyISAM",
         "--loose-div-precision-increment=12",
+        "--loose-group-concat-max-len=1048576",
         "--loose-old-mode=",
     )
     assert told(default_storage_engine="ROCKSDB", old_mode="NO_PROGRESS_INFO") == ()
