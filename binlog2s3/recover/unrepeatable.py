@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import StatementText
 from binlog2s3.binlog.statements import TokenStream, Writing
-from binlog2s3.recover.extract import StatementWatcher
+from binlog2s3.recover.extract import TextWatcher
 
 # https://dev.mysql.com/doc/refman/9.7/en/replication-rbr-safe-unsafe.html; the server logs rows for
 # them with binlog_format = MIXED
@@ -97,7 +97,7 @@ _DEPTH_MOST = 1000
 _HELD_MOST = 1 << 20
 
 
-class Unrepeatable(StatementWatcher):
+class Unrepeatable(TextWatcher):
     """Such statements in a stream of events, as far as their own text shows it.
 
     Which tables have a primary key is not known: those count, too.
@@ -107,7 +107,7 @@ class Unrepeatable(StatementWatcher):
 
     @property
     def why(self) -> str:
-        """See `StatementWatcher`."""
+        """See `TextWatcher`."""
         return (
             f"the binlog does not tell what this statement{self.and_more} made of the rows "
             "(numbers in the order of the rows in the server, or values that another server does "
@@ -115,7 +115,7 @@ class Unrepeatable(StatementWatcher):
         )
 
     def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
-        """See `StatementWatcher`."""
+        """See `TextWatcher`."""
         return _Look(self, begun, writing)
 
 
