@@ -20,7 +20,7 @@ variables and extra information have at most 64 KiB each, 4096 columns 12 KiB.""
 UNDECODABLE = (ValueError, IndexError, KeyError, OverflowError, struct.error)
 
 _TYPE_AND_SIZE = struct.Struct("<4xB4xI")
-_TYPE_OFFSET = 4
+_TYPE_OFFSET, _FLAGS_OFFSET = 4, 17
 
 Begin: TypeAlias = Callable[[int, bytes, int], Sink | None]
 """Called with an event's type, the beginning of its body, and the size of the whole body. The sink
@@ -151,7 +151,8 @@ def _no_event(size: int) -> ValueError:
 class EventWalk:
     """Passes events to `begin`, by type and body.
 
-    `lost`: something was not an event, or could not be decoded. It raises nothing.
+    `lost`: something was not an event, or could not be decoded. It raises nothing. `flags`: of the
+    event that begins.
     """
 
     def __init__(self, trailer: int, begin: Begin, *, wanted: bytes) -> None:
@@ -164,6 +165,7 @@ class EventWalk:
         self._sink: Sink | None = None  # of a large event
         self._rest = 0  # bytes that it still gets
         self.lost = False
+        self.flags = 0
 
     @property
     def is_whole(self) -> bool:
@@ -188,6 +190,7 @@ class EventWalk:
         end = size - self._trailer
         body = bytes(data[HEADER_SIZE:end])
         self._rest = end - HEADER_SIZE - len(body)
+        self.flags = int.from_bytes(data[_FLAGS_OFFSET:HEADER_SIZE], "little")
         try:
             self._sink = self._begin(data[_TYPE_OFFSET], body, end - HEADER_SIZE)
         except UNDECODABLE:

@@ -99,10 +99,13 @@ class Watcher(ABC):
     wanted: bytes
 
     @abstractmethod
-    def see(self, event_type: int, head: bytes, size: int, flavour: Flavour, /) -> Sink | None:
+    def see(
+        self, event_type: int, head: bytes, size: int, flavour: Flavour, flags: int, /
+    ) -> Sink | None:
         """Take the beginning of an event's body, which has `size` bytes. May raise UNDECODABLE.
 
-        `flavour`: of the server that wrote it. The sink that it returns gets the rest of the body.
+        `flavour`: of the server that wrote it. `flags`: the event's, 0 in a compressed transaction.
+        The sink that it returns gets the rest of the body.
         """
 
     def lose(self) -> None:  # noqa: B027 - most take what cannot be read for none of theirs
@@ -113,8 +116,6 @@ class StatementWatcher(Watcher):
     """Counts statements, and keeps the first, of which the target may make something else."""
 
     wanted = wanted_types(*QUERIES)
-    may: "re.Pattern[bytes]"
-    """Matches in the text of each of them."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -138,7 +139,26 @@ class StatementWatcher(Watcher):
         """How many there are besides the first, in words."""
         return f" and {self.number - 1} more" if self.number > 1 else ""
 
-    def see(self, event_type: int, head: bytes, size: int, flavour: Flavour, /) -> Sink | None:
+    def note(self, begun: StatementText, writing: Writing) -> None:
+        """Count this statement."""
+        self.number += 1
+        text = without_secrets(begun.text, writing)
+        self.first = self.first or cut(one_line(text), _MOST_TEXT)
+
+    def lose(self) -> None:
+        """See `Watcher`."""
+        self._is_all = False
+
+
+class TextWatcher(StatementWatcher):
+    """Finds these statements by their text alone."""
+
+    may: "re.Pattern[bytes]"
+    """Matches in the text of each of them."""
+
+    def see(
+        self, event_type: int, head: bytes, size: int, flavour: Flavour, _: int, /
+    ) -> Sink | None:
         """See `Watcher`."""
         _, _, text_at = query_layout(event_type, head, 0)
         raw, is_compressed = head[text_at:], event_type == EventType.QUERY_COMPRESSED
@@ -157,16 +177,6 @@ class StatementWatcher(Watcher):
     @abstractmethod
     def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
         """What gets all of a statement's text; None: it is none of them."""
-
-    def note(self, begun: StatementText, writing: Writing) -> None:
-        """Count this statement."""
-        self.number += 1
-        text = without_secrets(begun.text, writing)
-        self.first = self.first or cut(one_line(text), _MOST_TEXT)
-
-    def lose(self) -> None:
-        """See `Watcher`."""
-        self._is_all = False
 
 
 class _Sinks:
@@ -204,14 +214,16 @@ def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:
         for one in () if whole else watchers:
             one.lose()
 
-    def begin(flavour: Flavour, event_type: int, head: bytes, size: int) -> Sink | None:
+    def begin(
+        flavour: Flavour, flags: Callable[[], int], event_type: int, head: bytes, size: int
+    ) -> Sink | None:
         if event_type == EventType.TRANSACTION_PAYLOAD:
-            return payload_sink(head, partial(begin, flavour), read, wanted=wanted)
+            return payload_sink(head, partial(begin, flavour, int), read, wanted=wanted)
         sinks = list[tuple[Watcher, Sink]]()
         for one in watchers:
             if one.wanted[event_type]:
                 try:
-                    sink = one.see(event_type, head, size, flavour)
+                    sink = one.see(event_type, head, size, flavour, flags())
                 except UNDECODABLE:
                     one.lose()
                 else:
@@ -221,7 +233,9 @@ def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:
     def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
         head, form = headed(data)
         yield head
-        walk = EventWalk(form.trailer, partial(begin, form.flavour), wanted=wanted)
+        walk: EventWalk
+        begun = partial(begin, form.flavour, lambda: walk.flags)
+        walk = EventWalk(form.trailer, begun, wanted=wanted)
         for checked in data:
             walk.feed(checked.data)
             read(not walk.lost)

@@ -115,7 +115,7 @@ class PreparedBefore(Watcher):
         self._open = dict.fromkeys(names)
         self._unread = unread
 
-    def see(self, event_type: int, head: bytes, _: int, __: Flavour, /) -> None:
+    def see(self, event_type: int, head: bytes, _: int, __: Flavour, ___: int, /) -> None:
         """See `Watcher`. An end that is not seen is none."""
         phase = xa_phase(event_type, head) if self._open else None
         if phase is not None and isinstance(phase.name, Xid):

@@ -69,6 +69,7 @@ from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.recover.target import Target
+from binlog2s3.recover.temporary import OlderTemporary
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.unrepeatable import Unrepeatable
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
@@ -148,6 +149,7 @@ class _Recovery:
         self._replaced = Replaced()
         self._recoded = Recoded()
         self._unrepeatable = Unrepeatable()
+        self._temporary = OlderTemporary()
         self._prepared_before = PreparedBefore()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
@@ -246,6 +248,7 @@ class _Recovery:
             *self._prepared_before.doubts(ready.plan.pending, result.prepared),
             self._replaced.doubt(referred_before, self._referring()),
             self._unrepeatable.doubt,
+            self._temporary.doubt,
             self._recoded.doubt,
             _doubt_of_lacks(ready.plan),
             unseen,
@@ -647,7 +650,7 @@ class _Recovery:
     @property
     def _watchers(self) -> list[Watcher]:
         """What notes of what the target may make other rows or names."""
-        watchers: list[Watcher] = [self._recoded, self._unrepeatable]
+        watchers: list[Watcher] = [self._recoded, self._unrepeatable, self._temporary]
         if self._target is not None and cascades_itself(self._target.facts):
             watchers.append(self._replaced)
         return watchers

@@ -13,7 +13,7 @@ from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import StatementText
 from binlog2s3.binlog.events import status_settings
 from binlog2s3.binlog.statements import UTF8, Writing
-from binlog2s3.recover.extract import StatementWatcher
+from binlog2s3.recover.extract import TextWatcher
 
 _BINARY = 63
 _AS_WRITTEN = UTF8 | {_BINARY, None}
@@ -21,7 +21,7 @@ _LETTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\
 _LETTER_MOST = 4
 
 
-class Recoded(StatementWatcher):
+class Recoded(TextWatcher):
     """The statements that define something with such letters, in a stream of events.
 
     A session that sends UTF-8 in another charset by itself is not told from it: its names are the
@@ -32,7 +32,7 @@ class Recoded(StatementWatcher):
 
     @property
     def why(self) -> str:
-        """See `StatementWatcher`."""
+        """See `TextWatcher`."""
         return (
             f"the source logged this statement{self.and_more} in UTF-8, though the session "
             "had another character set, so its letters that are not ASCII (names, ENUM values, "
@@ -40,7 +40,7 @@ class Recoded(StatementWatcher):
         )
 
     def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
-        """See `StatementWatcher`."""
+        """See `TextWatcher`."""
         if status_settings(begun.status)[1] in _AS_WRITTEN:
             return None
         statement = begun.parsed(writing)

@@ -22,7 +22,7 @@ from binlog2s3.binlog.events import QUERIES, EventType
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.statements import TokenStream, Writing
 from binlog2s3.binlog.walk import wanted_types
-from binlog2s3.recover.extract import StatementWatcher
+from binlog2s3.recover.extract import TextWatcher
 
 # https://dev.mysql.com/doc/refman/9.7/en/replication-rbr-safe-unsafe.html; the server logs rows for
 # them with binlog_format = MIXED
@@ -118,7 +118,7 @@ _HELD_MOST = 1 << 20
 _NAMES_MOST = 1000
 
 
-class Unrepeatable(StatementWatcher):
+class Unrepeatable(TextWatcher):
     """Such statements in a stream of events, as far as their own text shows it.
 
     Which tables have a primary key is not known: those count, too.
@@ -133,7 +133,7 @@ class Unrepeatable(StatementWatcher):
 
     @property
     def why(self) -> str:
-        """See `StatementWatcher`."""
+        """See `TextWatcher`."""
         return (
             f"the binlog does not tell what this statement{self.and_more} made of the rows "
             "(what follows from the order of the rows in the server, or values that another server "
@@ -150,7 +150,7 @@ class Unrepeatable(StatementWatcher):
         return sink
 
     def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
-        """See `StatementWatcher`."""
+        """See `TextWatcher`."""
         return _Look(self, begun, writing, numbers=self._numbers)
 
 
