@@ -140,12 +140,14 @@ class Unrepeatable(TextWatcher):
             f"does not have), and they may be others here: {self.first}"
         )
 
-    def see(self, event_type: int, head: bytes, size: int, flavour: Flavour, /) -> Sink | None:
+    def see(
+        self, event_type: int, head: bytes, size: int, flavour: Flavour, flags: int, /
+    ) -> Sink | None:
         """See `Watcher`."""
         if event_type == EventType.INTVAR:
             self._numbers |= head[0] == _INSERT_ID
             return None
-        sink = super().see(event_type, head, size, flavour)
+        sink = super().see(event_type, head, size, flavour, flags)
         self._numbers = False
         return sink
 

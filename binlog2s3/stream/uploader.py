@@ -742,16 +742,19 @@ class Uploader:
             job.copies = False
         delay = 0.0 if quick else self._backoff(failing.failures)
         job.not_before = now + delay
-        if failing.sent_bytes and job.in_vain.wait(failing.sent_bytes, job.track.size, now) > 0:
-            delay = doubled(1.0, 2 * failing.failures, _LATEST)
+        paced = 0.0
+        if failing.sent_bytes:
+            paced = job.in_vain.wait(failing.sent_bytes, job.track.size, now)
+        delay = max(delay, min(doubled(1.0, 2 * failing.failures, _LATEST), paced))
         failing.not_before = now + delay
+        latest = max(delay, paced)  # sooner, if the store takes others
         _log.recurring(
             "looking again at the store",
             binlog=job.track.name,
             after=type(action).__name__,
             error=error,
             hint=error.hint,
-            again_in_seconds=round(min(delay, self._urgent_seconds(job, action)), 1),
+            again_in_seconds=round(min(latest, self._urgent_seconds(job, action)), 1),
         )
 
     def _leave_from(self, first: Job, error: ForkError) -> None:

@@ -98,6 +98,39 @@ def test_all_is_in_the_bucket_soon_after_the_store_is_well(
         assert world.readable() == world.source.data(FIRST)
 
 
+def test_a_small_flush_waits_no_longer_than_its_bytes_cost(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If it is refused for good: an hour carries 16 MiB, and the log says when it goes again."""
+    streamer = world.start(part=5 * MIB)
+    world.source.write(100)
+    error = StoreError("no", transient=False)
+    error.sent_bytes = MIB
+    for _ in range(32):
+        world.store.fail_next("put", "before", error)
+    world.work(streamer, rounds=100)
+    (job,) = streamer.uploader.jobs
+    (failing,) = job.failing.values()
+    assert failing.failures == 32
+    assert vars(caplog.records[-1])["fields"]["again_in_seconds"] == HOUR / 16
+    world.settle(streamer, rounds=int(failing.at + HOUR / 16 - world.now) + 2)
+    assert world.readable() == world.source.data(FIRST)
+
+
+def test_the_log_says_when_a_refused_body_goes_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What `InVain` asks for may be longer than what the failures do."""
+    streamer = world.start(part=5 * MIB)
+    world.source.write(100)
+    error = StoreError("no", transient=False)
+    error.sent_bytes = 15 * MIB
+    for _ in range(3):
+        world.store.fail_next("put", "before", error)
+    world.work(streamer, rounds=100)
+    assert vars(caplog.records[-1])["fields"]["again_in_seconds"] == HOUR * 15 / 16
+
+
 PART = Grid(8 * MIB).at(0)
 
 
