@@ -12,7 +12,7 @@ from io import StringIO
 from itertools import takewhile
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from binlog2s3.archive.backups import Backup
@@ -368,12 +368,13 @@ class World:
     def states(self) -> Sequence[int]:
         """How many transactions a base backup may have.
 
-        Where numbers of MariaDB go back and something was purged, `pitr` may refuse a state for
-        which others could stand, too: then those that it takes.
+        Where numbers of MariaDB go back and something was purged or left out, `pitr` may refuse a
+        state for which others could stand, too: then those that it takes.
         """
         found = [one for one in range(self.count + 1) if not self.oracle.is_in_doubt(one)]
         files = [kept.file for branch in self.put.kept for kept in branch]
-        if not self.model.purged or not any(one.is_mariadb and one.goes_back() for one in files):
+        is_broken = self.model.purged or any(step.unlogged for step in self.oracle.steps)
+        if not is_broken or not any(one.is_mariadb and one.goes_back() for one in files):
             return found
         ends = {state: self.oracle.end(state) for state in found}
         return [one for one, end in ends.items() if one == end or not self.pitr(one, self.to(end))]
@@ -535,8 +536,17 @@ def differs_prune(world: World) -> Iterator[str]:
                 yield f"nothing reaches {goal} any more"
 
 
+GOES_BACK: Sequence[Event] = [
+    ("back", 2, 1),
+    ("leave_out", 0, 0),
+    ("back", 1, 1),
+    ("leave_out", 0, 0),
+]
+
+
 @HISTORIES
 @given(world=WORLDS)
+@example(world=World(GOES_BACK, [], "mariadb"))
 @pytest.mark.parametrize(
     "differs", [differs_pitr, differs_backups, differs_status, differs_verify, differs_prune]
 )
