@@ -750,7 +750,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_uploader.py::test_an_answer_of_a_binlog_that_was_forgotten_says_nothing",
         ),
-        ((Uploader.take, never(when(3, of=13))),),
+        ((Uploader.take, never(when(3, of=12))),),
     ),
     Mutant(
         "another-server-refused",
