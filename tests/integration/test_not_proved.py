@@ -158,6 +158,16 @@ def test_an_account_of_a_session_in_another_character_set(archive: Streamed) -> 
     assert second.query(made) != archive.source.query(made)
 
 
+def insert_crosswise(archive: Streamed) -> None:
+    """Two sessions insert a row each, and the first one commits last."""
+    with closing(archive.source.connect()) as first, closing(archive.source.connect()) as second:
+        for session, name in ((first, "first"), (second, "second")):
+            session.begin()
+            session.cursor().execute("INSERT INTO shop.items (name) VALUES (%s)", (name,))
+        second.commit()
+        first.commit()
+
+
 @pytest.mark.parametrize("action", ["ADD", "MODIFY"])
 def test_numbers_in_the_order_of_the_rows(archive: Streamed, action: str) -> None:
     """Two sessions insert, and the first one commits last: at the target it comes last.
@@ -166,12 +176,7 @@ def test_numbers_in_the_order_of_the_rows(archive: Streamed, action: str) -> Non
     """
     number = ", id INT NOT NULL DEFAULT 0" if action == "MODIFY" else ""
     archive.commit("CREATE DATABASE shop", f"CREATE TABLE shop.items (name VARCHAR(9){number})")
-    with closing(archive.source.connect()) as first, closing(archive.source.connect()) as second:
-        for session, name in ((first, "first"), (second, "second")):
-            session.begin()
-            session.cursor().execute("INSERT INTO shop.items (name) VALUES (%s)", (name,))
-        second.commit()
-        first.commit()
+    insert_crosswise(archive)
     long = f"/* {'long ' * 60_000} */"
     archive.commit(
         f"ALTER TABLE shop.items {long} {action} id INT AUTO_INCREMENT PRIMARY KEY",
@@ -191,12 +196,7 @@ def test_numbers_in_the_order_of_the_rows(archive: Streamed, action: str) -> Non
 def test_rows_in_the_order_of_the_server(archive: Streamed) -> None:
     """MIXED logs such statements as they are. Two sessions insert; the first commits last."""
     archive.commit("CREATE DATABASE shop", "CREATE TABLE shop.items (name VARCHAR(9), n INT)")
-    with closing(archive.source.connect()) as first, closing(archive.source.connect()) as second:
-        for session, name in ((first, "first"), (second, "second")):
-            session.begin()
-            session.cursor().execute("INSERT INTO shop.items (name) VALUES (%s)", (name,))
-        second.commit()
-        first.commit()
+    insert_crosswise(archive)
     archive.commit(
         "SET SESSION binlog_format = MIXED",
         "SET @i = 0",
