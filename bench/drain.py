@@ -28,7 +28,7 @@ _EOF_SIZE = 9
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """When the first and the last byte came, and how many in all. Moments are monotonic seconds."""
+    """When it connected, when the last byte came, and how many in all. Monotonic seconds."""
 
     begin: float
     end: float
@@ -53,6 +53,7 @@ def drain(door: Door, *, after: str, server_id: int) -> Drained:
     asked = ["SET @source_binlog_checksum = 'CRC32', @master_binlog_checksum = 'CRC32'"]
     if door.flavour == "mariadb":
         asked += ["SET @mariadb_slave_capability = 4", f"SET @slave_connect_state = '{after}'"]
+    begin = monotonic()
     with closing(
         _Replica(
             host="127.0.0.1",
@@ -66,7 +67,8 @@ def drain(door: Door, *, after: str, server_id: int) -> Drained:
             replica.query(query)
         taken = replica.dump(*_dump(door.flavour, after, server_id), server_id=server_id)
         taken.settimeout(_SECONDS)
-        return _taken(taken)
+        size = _taken(taken)
+        return Drained(begin, monotonic(), size)
 
 
 class _Replica(Connection):
@@ -111,16 +113,13 @@ def _dump(flavour: Flavour, after: str, server_id: int) -> tuple[int, bytes]:
     return COMMAND.COM_BINLOG_DUMP_GTID, head + gtids
 
 
-def _taken(taken: socket.socket) -> Drained:
-    """Read to the end of the stream, which the source's last packet says is in order."""
+def _taken(taken: socket.socket) -> int:
+    """Read to the end of the stream, which the source's last packet says is in order; its bytes."""
     room = bytearray(_READ)
-    size = taken.recv_into(room)
-    begin = monotonic()
-    last = bytes(room[:size])[-64:]
+    size, last = 0, b""
     while count := taken.recv_into(room):
         size += count
         last = (last + bytes(room[max(0, count - 64) : count]))[-64:]
-    end = monotonic()
     if last[-_EOF_SIZE:][:3] != b"\x05\0\0" or last[-_EOF_SIZE:][4] != _EOF:
         raise ServerFailedError(f"the source has ended the stream with {last!r}")
-    return Drained(begin, end, size)
+    return size

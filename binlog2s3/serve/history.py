@@ -117,7 +117,7 @@ class ArchiveHistory:
         self._tail: Tail | None = None
         self._looked = self._looked_all = 0.0
         self._stuck = 0
-        self._looks = 0
+        self._looks = self._looks_wanted = 0
         self._is_looking = False
         self.error: Binlog2s3Error | None = None
         self._defect: Binlog2s3Error | None = None
@@ -208,6 +208,7 @@ class ArchiveHistory:
         """See `ServedHistory`."""
         with self._changed:
             wanted = self._looks + (2 if self._is_looking else 1)
+            self._looks_wanted = max(self._looks_wanted, wanted)
             self._waiting += 1
             self._changed.notify_all()
             try:
@@ -575,9 +576,14 @@ class ArchiveHistory:
                     self._changed.wait_for(
                         lambda: self._waiting or self._ended.is_set(), _IDLE_SECONDS
                     )
+            looks = self._looks
             if not self._ended.is_set():
                 self._step()
-            self._ended.wait(self._poll_seconds)
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: looks < self._looks < self._looks_wanted or self._ended.is_set(),  # noqa: B023
+                    self._poll_seconds,
+                )
 
     def _is_behind(self) -> bool:
         """Whether there are bytes of the open binlog that were not read yet."""

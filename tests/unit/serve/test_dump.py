@@ -48,8 +48,12 @@ def at(name: BinlogName | str, position: int = 4, **more: Any) -> DumpByPosition
 
 
 @contextmanager
-def history_of(bucket: Bucket, lineage: str | None = None) -> Iterator[ArchiveHistory]:
-    found = ArchiveHistory(Catalog(bucket, LAYOUT), workers(), lineage=lineage, poll_seconds=0.01)
+def history_of(
+    bucket: Bucket, lineage: str | None = None, *, poll_seconds: float = 0.01
+) -> Iterator[ArchiveHistory]:
+    found = ArchiveHistory(
+        Catalog(bucket, LAYOUT), workers(), lineage=lineage, poll_seconds=poll_seconds
+    )
     found.start()
     with closing(found):
         yield found

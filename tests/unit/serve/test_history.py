@@ -227,6 +227,15 @@ def test_nothing_of_a_damaged_chunk_is_sent(bucket: Bucket, checksum: bool) -> N
             assert not no
 
 
+def test_who_asks_for_what_there_is_waits_for_no_poll(bucket: Bucket) -> None:
+    """Each look is made when it is asked for, also right after another client's."""
+    binlog = written(5, rotate=False)
+    bucket.chunks(binlog.data, 0, len(binlog.data))
+    with history_of(bucket, poll_seconds=3600) as history:
+        assert all(history.look(30) for _ in range(3))
+        wait_until(lambda: history.view().whole == len(binlog.data), what="all is read")
+
+
 def problem(history: ArchiveHistory) -> str:
     """What the view says after one more look at the bucket, which fails as long as it says it."""
     history.look(0.05)
