@@ -48,7 +48,7 @@ _SERVE = """## Serving replicas
 MinIO. Source, MinIO, `serve` and its clients share one machine with {cores} cores.
 
 - A *client* speaks as a replica does, with GTIDs, and drops what it gets, so that only the sender
-  is measured. Ten of them start at the same moment.
+  is measured, from the connection to the last byte. Ten of them start at the same moment.
 - "fetched / block" is how often `serve` read a block from MinIO for all clients together.
 - `mysqlbinlog --read-from-remote-server --raw --to-last-log` gets the same binlogs from the server
   itself and from `serve`, in turn. Its seconds are those of the whole program, and its files were
