@@ -77,6 +77,10 @@ class UnloggedError(SourceError):
         self.uuid = uuid
 
 
+class UncomparedError(SourceError):
+    """The source contradicts the archive, and nobody may compare their bytes now."""
+
+
 class SpoolError(Binlog2s3Error):
     """The spool directory: not writable, full, or held by another streamer."""
 

@@ -342,7 +342,7 @@ class Starting(Startup):
         )
         self.vacancy = bystander.wait()
         self._spool.drop_prefixes()
-        found = find(self.catalog, self._spool, self._grid)
+        found = find(self.catalog, self._spool.runs(), self._grid)
         return self._begin(AsServer(shown), found, None)  # type: ignore[arg-type]
 
 

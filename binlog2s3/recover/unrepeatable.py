@@ -14,7 +14,9 @@ two rows with one key an INSERT IGNORE or REPLACE keeps (STATEMENT alone).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import dropwhile
 
 from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import StatementText
@@ -60,7 +62,7 @@ _LOGGED = frozenset(
 )
 """System variables of a session that the binlog has: who applies it has the same."""
 _MAY = re.compile(
-    rb"\b(?:AUTO_INCREMENT|SERIAL|NEXT|PREVIOUS|"
+    rb"(?<!DUPLICATE\s)\b(?:AUTO_INCREMENT|SERIAL|NEXT|PREVIOUS|KEY|INDEX|UNIQUE|"
     + "|".join((*_CALLS, *_SEEDED, *_OF_ORDER, *_OF_WINDOW, _LIMIT, "SELECT")).encode()
     + rb")\b|@@|:=",
     re.IGNORECASE,
@@ -116,20 +118,33 @@ _FIRST_WORDS = 5
 _DEPTH_MOST = 1000
 _HELD_MOST = 1 << 20
 _NAMES_MOST = 1000
+_WORDS_MOST = 100_000
+_AUTO = "auto_increment"
 
 
 class Unrepeatable(TextWatcher):
     """Such statements in a stream of events, as far as their own text shows it.
 
-    Which tables have a primary key is not known: those count, too.
+    Which tables have a primary key is not known: those count, too. A key that a statement before
+    has made is known by the names of its table and column.
     """
 
     wanted = wanted_types(EventType.INTVAR, *QUERIES)
     may = _MAY
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_keys: int = 100_000) -> None:
         super().__init__()
+        self._most_keys = most_keys
         self._numbers = False  # whether the next statement gives numbers to rows
+        self._keyed: set[Column] | None = set()  # None: it may be any
+
+    def keyed_before(self, made: "_Columns") -> bool:
+        """Whether a column that this numbers had a key of a statement before; note its own keys."""
+        before = self._keyed
+        if before is not None:
+            is_known = not made.is_cut and len(before) + len(made.keyed) <= self._most_keys
+            self._keyed = before | made.keyed if is_known else None
+        return bool(made.numbered if before is None else made.numbered & before)
 
     @property
     def why(self) -> str:
@@ -154,6 +169,74 @@ class Unrepeatable(TextWatcher):
     def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
         """See `TextWatcher`."""
         return _Look(self, begun, writing, numbers=self._numbers)
+
+
+Column = tuple[str, str]
+"""The names of a table, without its database, and of a column, in small letters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """What a DDL does to columns: `keyed` come first in a key that is not the primary key.
+
+    `numbered` become AUTO_INCREMENT. `is_cut`: there may be more.
+    """
+
+    keyed: frozenset[Column] = frozenset()
+    numbered: frozenset[Column] = frozenset()
+    is_cut: bool = False
+
+
+def _columns(words: Sequence[str]) -> _Columns:
+    """What a CREATE TABLE, an ALTER TABLE or a CREATE INDEX with these words does."""
+    before = "table" if "table" in words[:_FIRST_WORDS] else "on"
+    at = words.index(before) + 1 if before in words else len(words)
+    while at < len(words) and words[at] in ("if", "not", "exists"):
+        at += 1
+    if words[at + 1 : at + 2] == ["."]:
+        at += 2
+    table, rest = "".join(words[at : at + 1]).removeprefix("`"), words[at + 1 :]
+    if before == "on":
+        return _Columns(keyed=frozenset({(table, _first_of(rest))}))
+    keyed, numbered = set[Column](), set[Column]()
+    for words_of in _parts(rest):
+        action = words_of[0] if words_of[0] in ("add", "modify", "change") else ""
+        part = [*dropwhile((action, "column", "if", "not", "exists").__contains__, words_of)]
+        if part[:1] == ["constraint"]:
+            del part[: 1 if part[1:2] and part[1] in ("unique", "primary", "foreign") else 2]
+        column = (table, "".join(part[:1]).removeprefix("`"))
+        if action in ("modify", "change"):
+            if _AUTO in part:
+                numbered.add(column)
+        elif part[:1] and part[0] in ("unique", "key", "index"):
+            keyed.add((table, _first_of(part)))
+        elif "unique" in part:
+            keyed.add(column)
+    return _Columns(keyed=frozenset(keyed), numbered=frozenset(numbered))
+
+
+def _first_of(words: Sequence[str]) -> str:
+    """The first name in parentheses."""
+    at = words.index("(") + 1 if "(" in words else len(words)
+    return "".join(words[at : at + 1]).removeprefix("`")
+
+
+def _parts(words: Sequence[str]) -> Iterator[list[str]]:
+    """The actions of an ALTER TABLE, or the definitions of a CREATE TABLE or an ADD (...)."""
+    part, depth = list[str](), 0
+    for word in words:
+        if not depth and word == "(" and {*part} <= {"add", "column", "if", "not", "exists"}:
+            part = []
+            continue
+        if not depth and word in (",", ")"):
+            if part:
+                yield part
+            part = []
+            continue
+        depth += (word == "(") - (word == ")")
+        part.append(word)
+    if part:
+        yield part
 
 
 class _Look:
@@ -187,7 +270,9 @@ class _Look:
             return
         self._take()
         self._words.take(self._tokens.end())
-        if self._words.is_unrepeatable(may_be=self._may_be):
+        is_whole = whole and self._tokens.is_certain
+        had_key = self._watcher.keyed_before(self._words.columns(is_whole=is_whole))
+        if self._words.is_unrepeatable(may_be=self._may_be or had_key):
             self._watcher.note(self._begun, self._writing)
 
     def _take(self) -> None:
@@ -219,6 +304,7 @@ class _Words:
         self._select_at = 0  # the depth of its first query, from 1 on
         self._variables, self._again, self._assigned = set[str](), set[str](), set[str]()
         self._action = ""  # of an ALTER, which the words are of
+        self._names = list[str]()  # all words of it, in small letters; a quoted one has its quote
         self._numbers = self._makes_key = False
         self._fills = self._takes_any = self._calls = self._adds = False
         self._has_scope = False  # whether a word is the SESSION of @@SESSION.x
@@ -228,13 +314,25 @@ class _Words:
         """Whether its first words say that it changes no rows."""
         first = self._first
         return len(first) == _FIRST_WORDS and not (
-            first[0] in _CHANGES or first[0] in _BEFORE_CHANGE or self._is_of_table
+            first[0] in _CHANGES or first[0] in _BEFORE_CHANGE or self._defines
         )
+
+    @property
+    def _defines(self) -> bool:
+        """Whether it may make a key."""
+        return self._is_of_table or (self._first[:1] == ["CREATE"] and "INDEX" in self._first)
 
     @property
     def _is_of_table(self) -> bool:
         first = self._first
         return first[:1] in (["ALTER"], ["CREATE"]) and "TABLE" in first and "VIEW" not in first
+
+    def columns(self, *, is_whole: bool) -> "_Columns":
+        """What it does to columns, at its end."""
+        if not self._defines:
+            return _Columns()
+        found = _columns(self._names) if len(self._names) <= _WORDS_MOST else _Columns(is_cut=True)
+        return found if is_whole else replace(found, is_cut=True)
 
     def is_unrepeatable(self, *, may_be: bool) -> bool:
         """At its end. `may_be`: it may be by the words that could not be told apart."""
@@ -262,6 +360,10 @@ class _Words:
     def take(self, tokens: Iterator[tuple[str, str]]) -> None:
         """Take the next tokens."""
         for kind, text in tokens:
+            if len(self._names) <= _WORDS_MOST:
+                is_quoted = kind == "quoted" and len(text) > 2
+                plain = text[1:-1].replace(text[0] * 2, text[0]) if is_quoted else text
+                self._names.append(f"`{plain.lower()}" if is_quoted else text.lower())
             self._see(text.upper() if kind in ("word", "mark") else " ")
 
     def _see(self, behind: str) -> None:

@@ -19,7 +19,7 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.stream import Config, StreamConfig
-from binlog2s3.errors import GapError, SourceError, UnloggedError
+from binlog2s3.errors import GapError, SourceError, UncomparedError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, started_at
 from binlog2s3.server.login import resolve
@@ -100,7 +100,8 @@ class Doubt:
 class Resumption:
     """Finds where the next run begins.
 
-    Its probes run in the spool, in directories that are discarded.
+    Its probes run in the spool, in directories that are discarded; without one, it compares nothing
+    and raises UncomparedError.
 
     It may take long, as whole binlogs may be compared: `stop` ends that.
     """
@@ -109,7 +110,7 @@ class Resumption:
         self,
         config: Config,
         catalog: Catalog,
-        spool: Spool,
+        spool: Spool | None,
         stop: threading.Event,
     ) -> None:
         self._config = config
@@ -226,7 +227,7 @@ class Continuation:
     doubt: Doubt | None
     config: Config
     catalog: Catalog
-    spool: Spool
+    spool: Spool | None
     stop: threading.Event
 
     def course(self) -> Course:
@@ -264,9 +265,11 @@ class Continuation:
         if doubt is None and not isinstance(course, Contradicts):
             return course
         why = course.why if isinstance(course, Contradicts) else doubt.why if doubt else ""
+        if self.spool is None:
+            raise UncomparedError(f"the server contradicts the archive: {why}")
         _log.warning("the server contradicts the archive", server=plain.facts.uuid, why=why,
                      lineage=known_end.lineage.id)  # fmt: skip
-        finder = self._finder()
+        finder = self._finder(self.spool)
         try:
             common = finder.last_common([row.name for row in plain.listed])
         except SourceError as error:
@@ -352,7 +355,7 @@ class Continuation:
             cut=self._cut,
         )
 
-    def _finder(self) -> Finder:
+    def _finder(self, spool: Spool) -> Finder:
         """Compares this server with the lineage."""
         config, facts, tool = self.config, self.plain.facts, self.plain.tool
 
@@ -369,13 +372,13 @@ class Continuation:
             )
 
         def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
-            return self.spool.started(facts.uuid, name, 4, partial(start, name=name))
+            return spool.started(facts.uuid, name, 4, partial(start, name=name))
 
         return Finder(
             self.catalog,
             self.known_end.lineage,
             probe=probe,
-            discard=self.spool.discard,
+            discard=spool.discard,
             stop=self.stop,
             prove=partial(prove, self.server, facts.uuid),
         )

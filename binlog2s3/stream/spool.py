@@ -540,6 +540,16 @@ def run_directories(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if _RUN_DIRECTORY.fullmatch(path.name))
 
 
+def runs_in(directory: Path) -> list[SpoolRun]:
+    """The runs of a spool that another process may hold; none if it does not exist.
+
+    A run that it has just deleted is left out. Raises SpoolError and OSError.
+    """
+    if not directory.exists():
+        return []
+    return [run for path in run_directories(directory) if (run := read_run(path)) is not None]
+
+
 def read_run(directory: Path) -> SpoolRun | None:
     """The run in a directory; None if it has no run.json.
 

@@ -9,6 +9,7 @@ spool, it takes only what follows the archive without a break, and is what its c
 else is left there, and the source is asked for it again.
 """
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -118,13 +119,13 @@ def histories(catalog: Catalog) -> Histories:
     return Histories(*both(catalog.lineages, catalog.turn))
 
 
-def find(catalog: Catalog, spool: Spool, grid: Grid, ahead: Histories | None = None) -> StartState:
+def find(
+    catalog: Catalog, runs: Sequence[SpoolRun], grid: Grid, ahead: Histories | None = None
+) -> StartState:
     """Read bucket and spool, and write nothing. Raises StoreError, ArchiveError and SpoolError.
 
     `ahead`: what was read already, if nobody can have written since.
     """
-    runs = spool.runs()
-    check_spool(runs, spool.source, spool.target)
     read = ahead if ahead is not None else histories(catalog)
     known = current_end(catalog, read.lineages, read.turn)
     undescribed: list[BinlogReading] = []
@@ -137,7 +138,7 @@ def find(catalog: Catalog, spool: Spool, grid: Grid, ahead: Histories | None = N
     left_behind = []
     described = known is not None
     if known is None:
-        known = _undescribed_lineage(runs, spool.source, grid)
+        known = _undescribed_lineage(runs, catalog.layout.source, grid)
     if known is not None:
         tracks = adopt(runs, grid=grid, end=known, catalog=catalog)
         spooled = {run.facts.lineage for run in runs} - {known.lineage.id}
@@ -657,7 +658,9 @@ class Startup:
         with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
             try:
-                found = find(self.catalog, spool, self._grid, ahead)
+                runs = spool.runs()
+                check_spool(runs, spool.source, spool.target)
+                found = find(self.catalog, runs, self._grid, ahead)
             except StoreError as error:
                 if unheard is None or self.passes(error):
                     raise
@@ -702,8 +705,9 @@ class Startup:
             if unheard is not None and not unheard.transient:
                 raise unheard
             self._spool.check_room()
-        found = self._proved(server, found)
-        known_end, resumption = self._known_end(found), self._resumption()
+        found = _proved(server, found)
+        known_end = _known_end(self.catalog, found)
+        resumption = Resumption(self._config, self.catalog, self._spool, self._stop.event)
         try:
             return replace(found, next_run=resumption.next_run(server, known_end))
         except (SourceError, GapError) as error:
@@ -731,36 +735,45 @@ class Startup:
         )
         return replace(found, next_run=next_run)
 
-    def _proved(self, server: Server, found: StartState) -> StartState:
-        """What was found, without the spool's binlogs after one that has no end of its own.
 
-        After a RESET, names and even GTIDs may continue from there, so such a binlog is read again
-        and compared. This does not wait for a server that does not answer: the spool may have the
-        only copy.
-        """
-        endless = any(not track.scanner.ended for track in found.tracks[:-1])
-        if found.lineage is None or not endless:
+def rehearse(config: Config, catalog: Catalog, runs: Sequence[SpoolRun], server: Server) -> NextRun:
+    """Where a streamer that is started now would begin. Writes nothing, and compares no binlogs.
+
+    Raises what would end it: SourceError, GapError, StoreError, ArchiveError; and UncomparedError.
+    """
+    found = _proved(server, find(catalog, runs, Grid(config.s3.part_size)))
+    resumption = Resumption(config, catalog, None, threading.Event())
+    return resumption.next_run(server, _known_end(catalog, found))
+
+
+def _proved(server: Server, found: StartState) -> StartState:
+    """What was found, without the spool's binlogs after one that has no end of its own.
+
+    After a RESET, names and even GTIDs may continue from there, so such a binlog is read again
+    and compared. This does not wait for a server that does not answer: the spool may have the
+    only copy.
+    """
+    endless = any(not track.scanner.ended for track in found.tracks[:-1])
+    if found.lineage is None or not endless:
+        return found
+    try:
+        if server.facts().uuid != found.lineage.server_uuid:
             return found
-        try:
-            if server.facts().uuid != found.lineage.server_uuid:
-                return found
-            tracks = proved(found.tracks, server.binlogs())
-        except SourceError:
-            return found
-        return replace(found, tracks=tracks)
+        tracks = proved(found.tracks, server.binlogs())
+    except SourceError:
+        return found
+    return replace(found, tracks=tracks)
 
-    def _known_end(self, found: StartState) -> KnownEnd | None:
-        if found.known is None or not (found.described or found.tracks):
-            return None
-        if found.tracks:
-            last = found.tracks[-1]
-            return known_end_of(found.known.lineage, last, closed=last.closed)
-        if found.undescribed:
-            return known_end_of(found.known.lineage, found.undescribed[-1], closed=True)
-        return known_end_of_archive(self.catalog, found.known)
 
-    def _resumption(self) -> Resumption:
-        return Resumption(self._config, self.catalog, self._spool, self._stop.event)
+def _known_end(catalog: Catalog, found: StartState) -> KnownEnd | None:
+    if found.known is None or not (found.described or found.tracks):
+        return None
+    if found.tracks:
+        last = found.tracks[-1]
+        return known_end_of(found.known.lineage, last, closed=last.closed)
+    if found.undescribed:
+        return known_end_of(found.known.lineage, found.undescribed[-1], closed=True)
+    return known_end_of_archive(catalog, found.known)
 
 
 def _passes_by_itself(error: BaseException) -> bool:

@@ -168,18 +168,24 @@ def insert_crosswise(archive: Streamed) -> None:
         first.commit()
 
 
-@pytest.mark.parametrize("action", ["ADD", "MODIFY"])
+@pytest.mark.parametrize("action", ["ADD", "MODIFY", "ADD KEY, MODIFY"])
 def test_numbers_in_the_order_of_the_rows(archive: Streamed, action: str) -> None:
     """Two sessions insert, and the first one commits last: at the target it comes last.
 
-    Of two workers there, either may insert first. Another doubt is told beside that one.
+    Of two workers there, either may insert first. Another doubt is told beside that one. A key may
+    have been made by a statement before.
     """
-    number = ", id INT NOT NULL DEFAULT 0" if action == "MODIFY" else ""
+    number = "" if action == "ADD" else ", id INT NOT NULL DEFAULT 0"
     archive.commit("CREATE DATABASE shop", f"CREATE TABLE shop.items (name VARCHAR(9){number})")
     insert_crosswise(archive)
     long = f"/* {'long ' * 60_000} */"
+    change, key = action, " PRIMARY KEY"
+    if action == "ADD KEY, MODIFY":
+        archive.commit("ALTER TABLE shop.items ADD KEY k (id)")
+        change, key = "MODIFY", ""
     archive.commit(
-        f"ALTER TABLE shop.items {long} {action} id INT AUTO_INCREMENT PRIMARY KEY",
+        f"ALTER TABLE shop.items {long} {change} id INT AUTO_INCREMENT{key}",
+        *([] if key else ["ALTER TABLE shop.items ADD PRIMARY KEY (id)"]),
         "DELETE FROM shop.items WHERE id = 1",
         "SET NAMES latin1",
         "CREATE USER 'caf\u00e9'@'%'",

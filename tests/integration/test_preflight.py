@@ -134,6 +134,7 @@ def test_everything_is_well(check: Check) -> None:
         "bucket",
         "spool",
         "streamer",
+        "start",
     ]
     assert "TLSv1" in rows["server", "TLS"]["found"]
     assert left(check.store, check.bucket) == []
@@ -410,6 +411,45 @@ def test_a_signal_in_the_middle_leaves_nothing(
     assert left(minio, check.bucket) == []
 
 
+# What its start refuses
+
+
+@pytest.mark.gate
+def test_a_source_that_a_start_refuses(
+    check: Check, minio: MinioServer, mysql_binaries: ServerBinaries
+) -> None:
+    """Of another server than the bucket's it says what `stream` says, with the same exit code.
+
+    Of the same server after a reset, it says that the histories differ. It writes nothing.
+    """
+    directory = check.directory / "first"
+    check.server.query("CREATE DATABASE IF NOT EXISTS refused", "DROP DATABASE refused")
+    with StreamProcess(directory, check.server, minio, check.bucket) as stream:
+        stream.wait_for_event("streaming")
+        check.server.query("FLUSH BINARY LOGS")
+        stream.wait_for_event("binlog archived")
+        assert stream.terminate() == 0
+    before = left(minio, check.bucket)
+    with MysqlServer(mysql_binaries, check.directory / "another", server_id=6) as another:
+        check.server, first = another, check.server
+        rows = check.rows(4)
+        assert not_well(rows) == {("start", "history"): "fail"}
+        streaming = command.run("stream", *check.words()[1:], **check.variables())
+        assert streaming.returncode == 4, streaming.stderr
+        assert rows["start", "history"]["found"] in streaming.stderr
+        uuid = str(another.query("SELECT @@server_uuid")[0][0])
+        assert f"--accept-new-server {uuid}" in rows["start", "history"]["hint"]
+        check.options["accept-new-server"] = uuid
+        assert not_well(check.rows()) == {("start", "history"): "warn"}
+    del check.options["accept-new-server"]
+    check.server = first
+    first.query("RESET BINARY LOGS AND GTIDS")
+    rows = check.rows()
+    assert not_well(rows) == {("start", "history"): "warn"}
+    assert "contradicts the archive" in rows["start", "history"]["found"]
+    assert left(minio, check.bucket) == before
+
+
 # A streamer beside it
 
 
@@ -440,5 +480,6 @@ def test_beside_a_running_streamer(check: Check, minio: MinioServer) -> None:
         assert stream.events("mysqlbinlog ended") == []
     rows = check.rows()
     assert "is stopped" in rows["streamer", "heartbeat"]["found"]
+    assert "it goes on with" in rows["start", "history"]["found"]
     keys: Sequence[str] = left(minio, check.bucket)
     assert not [key for key in keys if "check-" in key]

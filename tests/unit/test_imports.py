@@ -30,7 +30,7 @@ ORDER = (
 # `inspect` looks with the eyes of those that it looks for; nothing else goes sideways.
 SIDEWAYS = {
     "recover": {"backup", "model", "origin", "plan", "progress", "route", "snapshot"},
-    "stream": {"ping", "remote", "spool"},
+    "stream": {"continuation", "ping", "remote", "spool", "start"},
 }
 ROOMS = {
     "awscrt": {"binlog"},

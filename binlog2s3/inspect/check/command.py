@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -24,7 +24,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_streaming
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.stream import Config, S3Config
-from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
+from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError, UncomparedError
 from binlog2s3.formatting import count_text, duration_text
 from binlog2s3.inspect.check.bucket import UNREACHED, BucketCheck, permission
 from binlog2s3.inspect.check.probes import ARCHIVE_NAMES, NAMES, ArchiveProbes, LiveProbes
@@ -43,11 +43,15 @@ from binlog2s3.inspect.check.source import SourceCheck, login_rows
 from binlog2s3.inspect.check.spool import spool_rows
 from binlog2s3.output import say
 from binlog2s3.progress import ProgressDisplay
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import RetryPolicy, S3Store, opened
+from binlog2s3.stream.continuation import Begin, GoOn
 from binlog2s3.stream.ping import read_url
-from binlog2s3.stream.spool import holder
+from binlog2s3.stream.spool import holder, runs_in
+from binlog2s3.stream.start import rehearse
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ROWS = 64
@@ -92,10 +96,24 @@ def look(
 ) -> Generator[Row]:
     """All rows, in order. While `held` is entered, no signal ends the process."""
     yield from _configuration_rows(config)
-    with (
-        closing(SourceCheck(config)) as source,
-        opened(_store_config(config.s3), policy=_TWICE, session=outside.session) as store,
-    ):
+    failing: set[Part] = set()
+    with opened(_store_config(config.s3), policy=_TWICE, session=outside.session) as store:
+        with closing(_part_rows(config, store, held, outside)) as rows:
+            for row in rows:
+                if row.result == "fail":
+                    failing.add(row.part)
+                yield row
+        yield from _start_rows(config, store, failing)
+
+
+def _part_rows(
+    config: Config,
+    store: S3Store,
+    held: Callable[[], AbstractContextManager[None]],
+    outside: Outside,
+) -> Generator[Row]:
+    """The rows of each part by itself."""
+    with closing(SourceCheck(config)) as source:
         bucket = BucketCheck(config, store, store.settings, now=outside.now)
         yield from _source_rows(config, source)
         yield source.clock_row()
@@ -240,6 +258,57 @@ def _holds(config: Config, pid: int) -> bool:
         return holder(config.spool) == pid
     except OSError:
         return False
+
+
+def _start_rows(config: Config, store: S3Store, failing: Collection[Part]) -> Iterator[Row]:
+    """Whether a streamer would refuse this source at its start, by the streamer's own start."""
+    name = "history"
+    for part in _BEFORE_START:
+        if part in failing:
+            yield skipped("start", name, f"{part} fails")
+            return
+    if config.spool.exists() and holder(config.spool) is not None:
+        yield skipped("start", name, "a streamer runs on this spool")
+        return
+    catalog = Catalog(store, Layout(config.s3.prefix, config.stream.source))
+    with Server(lambda: resolve(config.mysql)) as server:
+        try:
+            course = rehearse(config, catalog, runs_in(config.spool), server).course
+        except UncomparedError as error:
+            yield warn("start", name, str(error), _CONTRADICTED)
+            return
+        except Binlog2s3Error as error:
+            yield failed("start", name, error)
+            return
+    yield course_row(course)
+
+
+_BEFORE_START: Sequence[Part] = (
+    *("server", "settings", "privileges", "mysqlbinlog", "store", "spool"),
+)
+"""Without these no streamer comes as far as the history."""
+_CONTRADICTED = (
+    "was it reset, or restored? a streamer compares their bytes, and begins a new lineage where "
+    "they differ: then take a new base backup"
+)
+
+
+def course_row(course: GoOn | Begin) -> Row:
+    """Where a streamer would go on."""
+    if isinstance(course, GoOn):
+        known_end = course.known_end
+        return ok("start", "history", f"it goes on with {course.begin} in lineage "
+                  f"{known_end.lineage.id}")  # fmt: skip
+    if course.parent is None:
+        return ok("start", "history", f"the archive begins with {course.begin}")
+    found = f"a new lineage begins with {course.begin}, after lineage {course.parent.lineage}"
+    if course.parent.join == "exact":
+        return ok("start", "history", found)
+    why = f"; missing: {course.parent.missing}" if course.parent.missing else ""
+    return warn("start", "history", f"{found}; join: {course.parent.join}{why}", _NEW_BACKUP)
+
+
+_NEW_BACKUP = "no recovery crosses that: take a new base backup once it streams"
 
 
 class _Interrupts:

@@ -25,6 +25,7 @@ Part = Literal[
     "bucket",
     "spool",
     "streamer",
+    "start",
 ]
 EXIT_CODES: Mapping[Part, int] = {
     "configuration": ConfigError.exit_code,
@@ -37,6 +38,7 @@ EXIT_CODES: Mapping[Part, int] = {
     "bucket": StoreError.exit_code,
     "spool": SpoolError.exit_code,
     "streamer": StoreError.exit_code,
+    "start": SourceError.exit_code,
 }
 """The parts, in order, with the exit code if one fails."""
 NOT_CHECKED = "not checked"

@@ -18,7 +18,7 @@ from binlog2s3.config.stream import Config, SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.formatting import size_text
 from binlog2s3.inspect.check.report import Row, fail, failed, ok, skipped, warn
-from binlog2s3.stream.spool import check_spool, holder, read_run, room_of, run_directories
+from binlog2s3.stream.spool import check_spool, holder, room_of, runs_in
 
 _PROBE_BYTES = 1 << 20
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -130,9 +130,8 @@ def _lock_row(directory: Path) -> Row:
 
 def _contents_row(directory: Path, source: str, target: str) -> Row:
     """Whose binlogs it has: a streamer refuses those of another source or archive."""
-    found = map(read_run, run_directories(directory))
     try:
-        runs = [run for run in found if run is not None]  # a streamer may have just deleted one
+        runs = runs_in(directory)
         check_spool(runs, source, target)
     except SpoolError as error:
         return failed("spool", "contents", error)

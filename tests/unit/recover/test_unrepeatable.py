@@ -136,6 +136,40 @@ def test_what_makes_the_same(text: str) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        ("ALTER TABLE shop.t ADD KEY (id)", 1),
+        ("ALTER TABLE `T` ADD a DECIMAL(9, 2), ADD CONSTRAINT `c` UNIQUE `k` USING HASH (`ID`)", 1),
+        ("ALTER TABLE t ADD COLUMN (a INT, id INT, INDEX k (id, a))", 1),
+        ("ALTER TABLE t ADD COLUMN IF NOT EXISTS id INT UNIQUE", 1),
+        ("ALTER TABLE t ADD COLUMN id INT COMMENT 'x' UNIQUE KEY AFTER a", 1),
+        ("CREATE TABLE IF NOT EXISTS shop.t (a INT, id INT NOT NULL, KEY `k` (`id`)) ENGINE=x", 1),
+        ("CREATE UNIQUE INDEX k USING BTREE ON shop.t (id)", 1),
+        ("CREATE INDEX k ON `shop`.`t` (id ASC, a)", 1),
+        ("SET STATEMENT lock_wait_timeout=1 FOR ALTER TABLE t ADD UNIQUE KEY (id)", 1),
+        ("ALTER TABLE t ADD PRIMARY KEY (id)", 0),
+        ("ALTER TABLE t ADD CONSTRAINT PRIMARY KEY (id), ADD KEY (a, id)", 0),
+        (
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT UNIQUE, FOREIGN KEY (id) REFERENCES s (id))",
+            0,
+        ),
+        ("ALTER TABLE s ADD KEY (id)", 0),
+        ("ALTER TABLE t ADD FULLTEXT KEY (id), ADD COLUMN `key` INT", 0),
+        ("INSERT INTO t VALUES (1) ON DUPLICATE KEY UPDATE id = (id)", 0),
+    ],
+)
+def test_a_column_that_has_its_key_before_its_numbers(key: str, number: int, packed: bool) -> None:
+    """Its rows may have the same value, and are numbered in the order of the server."""
+    change = "ALTER TABLE shop.t MODIFY COLUMN `id` INT NOT NULL AUTO_INCREMENT"
+    found = seen(change, key, change, packed=packed)
+    assert found.number == number
+    assert ("MODIFY COLUMN" in found.doubt) == bool(number)
+    found = seen(key, "ALTER TABLE t CHANGE id number INT AUTO_INCREMENT")
+    assert found.number == number
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
     ("text", "number"),
     [
         ("INSERT INTO t (a) SELECT a FROM s", 1),
@@ -154,6 +188,17 @@ def test_numbers_for_what_a_query_has(text: str, number: int, packed: bool) -> N
         assert saw(Unrepeatable(), before, statement(text), packed=packed).number == expected
     after = statement("INSERT INTO t (a) SELECT a FROM s")
     assert saw(Unrepeatable(), insert_id, statement(text), after, packed=packed).number == number
+
+
+def test_a_key_that_cannot_be_told() -> None:
+    """What is lost may have made the key: a change of any column to AUTO_INCREMENT counts then."""
+    change = "ALTER TABLE t MODIFY id INT AUTO_INCREMENT"
+    key = "ALTER TABLE t ADD COLUMN a INT COMMENT '中', ADD KEY (id)"
+    gbk = (EventType.QUERY, query_body(key, status=status_of(0, charset=28), encoding="gbk"))
+    assert saw(Unrepeatable(), gbk, statement(change)).number == 1
+    many = [statement(f"CREATE INDEX k ON t{number} (id)") for number in range(3)]
+    assert saw(Unrepeatable(most_keys=2), *many, statement(change)).number == 1
+    assert saw(Unrepeatable(most_keys=3), *many, statement(change)).number == 0
 
 
 def test_several_without_their_passwords() -> None:

@@ -19,7 +19,7 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.stream import MysqlConfig, StreamConfig
-from binlog2s3.errors import Binlog2s3Error, GapError, SourceError, UnloggedError
+from binlog2s3.errors import Binlog2s3Error, GapError, SourceError, UncomparedError, UnloggedError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.stream.compare import Common
@@ -154,8 +154,8 @@ class Asked(Resumption):
     def __init__(
         self, config: Any, found: Common | SourceError | None, others: Sequence[KnownEnd]
     ) -> None:
-        nothing: Any = None
-        super().__init__(config, Catalog(MemoryStore(), LAYOUT), nothing, threading.Event())
+        spool: Any = "not used: see Finder"
+        super().__init__(config, Catalog(MemoryStore(), LAYOUT), spool, threading.Event())
         self.compared = self.cuts = 0
         self.is_same_end = False
         self.found = found
@@ -172,7 +172,7 @@ class Continued(Continuation):
 
     asked: Asked
 
-    def _finder(self) -> Any:
+    def _finder(self, spool: Any) -> Any:
         self.asked.compared += 1
         finder = Finder(self.asked.found)
         finder.is_same_end = self.asked.is_same_end
@@ -506,3 +506,13 @@ def test_the_servers_time_zone_is_asked_before_each_run(ask: Asks) -> None:
     server.zone = SourceError("gone")
     with pytest.raises(SourceError, match="gone"):
         ask(server)
+
+
+def test_without_a_spool_nothing_is_compared(program: Path) -> None:
+    """A preflight says that the server contradicts the archive; it reads no binlog for that."""
+    config: Any = SimpleNamespace(
+        stream=stream_config(), mysql=MysqlConfig(user="u", mysqlbinlog=program)
+    )
+    resumption = Resumption(config, Catalog(MemoryStore(), LAYOUT), None, threading.Event())
+    with pytest.raises(UncomparedError, match=r"contradicts the archive: its b\.000004 has 50"):
+        resumption.next_run(Server(rows(4, size=50)), KNOWN_END)  # type: ignore[arg-type]

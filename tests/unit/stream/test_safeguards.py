@@ -853,7 +853,7 @@ def test_a_refused_start_claims_only_for_what_its_spool_alone_has(
         facts = replace(RUN, source=LAYOUT.source, lineage=LINEAGE)
         world.source.write(300)
         (spool.begin(facts).directory / str(FIRST)).write_bytes(world.source.data(FIRST))
-    found = find(Catalog(world.store, LAYOUT), spool, Grid(100))
+    found = find(Catalog(world.store, LAYOUT), spool.runs(), Grid(100))
     assert [track.name for track in found.tracks] == [FIRST]
     config: Any = SimpleNamespace(
         s3=SimpleNamespace(prefix=LAYOUT.prefix, part_size=100),

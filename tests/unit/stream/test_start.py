@@ -705,7 +705,7 @@ def test_a_spool_that_another_writer_has_overtaken(
     ends = ends_of(one)
     in_pieces(store, 1, bytes(one.data[: ends[6]]), 100)
     run = put_run(spool, {1: bytes((one if same else other).data[: ends[3]])})
-    found = find(Catalog(store, LAYOUT), spool, Grid(64))
+    found = find(Catalog(store, LAYOUT), spool.runs(), Grid(64))
     (track,) = found.tracks
     if same:
         from_there(track, one, ends[6])
@@ -796,17 +796,17 @@ def test_of_a_history_that_has_ended_only_what_the_spool_has_is_taken(
     ends = ends_of(one)
     in_pieces(store, 1, bytes(one.data[: ends[4]]), 100)
     run = put_run(spool, {}, position=ends[3])
-    found = find(Catalog(store, LAYOUT), spool, Grid(64))
+    found = find(Catalog(store, LAYOUT), spool.runs(), Grid(64))
     ((_, tracks),) = found.left_behind
     assert (tracks, store.calls["open"]) == ((), 0)
     durable = put_run(spool, {1: one.from_position(ends[1])[:400]}, position=ends[1])
     assert durable.end_of(name(1)) < ends[4]
-    sweep_spool(spool, find(Catalog(store, LAYOUT), spool, Grid(64)))
+    sweep_spool(spool, find(Catalog(store, LAYOUT), spool.runs(), Grid(64)))
     assert not durable.directory.exists()
     run.directory.mkdir(exist_ok=True)
     spool.note(run)
     (run.directory / "b.000001").write_bytes(one.from_position(ends[3]))
-    found = find(Catalog(store, LAYOUT), spool, Grid(64))
+    found = find(Catalog(store, LAYOUT), spool.runs(), Grid(64))
     ((_, tracks),) = found.left_behind
     holds(list(tracks), one)
     assert tracks[0].floor == ends[4]
@@ -822,7 +822,7 @@ def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) 
     put_run(spool, {1: bytes(one.data)})
     put_run(spool, {1: bytes(other.data)}, lineage=later.id)
     put_run(spool, {1: b"x"}, lineage=PROBE)
-    found = find(Catalog(store, LAYOUT), spool, Grid(64))
+    found = find(Catalog(store, LAYOUT), spool.runs(), Grid(64))
     assert found.lineage == later
     assert [(track.name, track.size) for track in found.tracks] == [(name(1), len(other.data))]
     ((end, tracks),) = found.left_behind
@@ -842,7 +842,7 @@ def test_what_lies_below_the_floor_of_a_pruned_lineage_stays_in_the_spool(
     floor = replace(documents.FLOOR, lineage=first.id, binlog=name(5), gtid_set=f"{UUID_A}:1-12")
     store.put(LAYOUT.floor(first.id, 5), floor.to_json())
     put_run(spool, {4: bytes(written(10, 4).data)})
-    found = find(Catalog(store, LAYOUT), spool, Grid(64))
+    found = find(Catalog(store, LAYOUT), spool.runs(), Grid(64))
     ((end, tracks),) = found.left_behind
     assert (end.following, tracks) == (name(5), ())
     sweep_spool(spool, found)
@@ -860,7 +860,7 @@ def test_a_run_that_goes_does_not_stop_the_start(
     put_run(spool, {1: bytes(one.data)})
     put_run(spool, {1: bytes(other.data)}, lineage=later.id)
     put_run(spool, {2: bytes(written(4, 3).data)}, lineage=later.id)
-    sweep_spool(spool, find(Catalog(store, LAYOUT), spool, Grid(64)))
+    sweep_spool(spool, find(Catalog(store, LAYOUT), spool.runs(), Grid(64)))
     assert [list(run.files()) for run in spool.runs()] == [[name(2)]]
 
 
@@ -927,7 +927,7 @@ def test_what_is_above_an_old_floor_is_taken(
     in_pieces(store, 1, bytes(one.data[: floor + more]), 64)
     run = put_freed(spool, bytes(one.data), floor, floor, lineage=lineage)
     (run.directory / "b.000002").write_bytes(bytes(two.data))
-    found = find(Catalog(store, LAYOUT), spool, Grid(64))
+    found = find(Catalog(store, LAYOUT), spool.runs(), Grid(64))
     holds(list(found.tracks), one, two)
     assert floor - 64 < found.tracks[0].floor <= floor + more
     assert found.tracks[0].path == run.directory / "b.000001"
@@ -978,7 +978,7 @@ def test_what_nothing_proves_above_an_old_floor_is_left(
     elif what == "other":
         data[floor + 1] ^= 1
     run = put_freed(spool, bytes(data), floor, floor, lineage=lineage)
-    found = find(Catalog(store, LAYOUT), spool, Grid(64))
+    found = find(Catalog(store, LAYOUT), spool.runs(), Grid(64))
     from_there(found.tracks[0], one, end)
     sweep_spool(spool, found)
     assert [run.files().keys() for run in spool.runs()] == [run.files().keys()] == [{name(1)}]
