@@ -180,6 +180,13 @@ class LeftOutError(ElsewhereError):
     """The next binlog continues the known history, but for rows that are in no binlog."""
 
 
+class AbortedError(ElsewhereError):
+    """The next binlog continues the known history, but a lineage cannot show that by its binlogs.
+
+    The server ended itself between the two: see `archive.history.is_unlogged_between`.
+    """
+
+
 class GapError(ArchiveError):
     """The source no longer has the next binlog: it was purged before it was read."""
 

@@ -268,9 +268,16 @@ def unservable(
     return _gap(known_end, later[0], _parsed(before(later[0]), known_end.lineage.flavour))
 
 
-def left_out(known_end: KnownEnd, listed: Sequence[ServerBinlog], before: Before) -> Begin | None:
+def left_out(
+    known_end: KnownEnd,
+    listed: Sequence[ServerBinlog],
+    before: Before,
+    *,
+    aborted: bool = False,
+) -> Begin | None:
     """The lineage after rows that are in no binlog: it begins with the binlog after the known end.
 
+    `aborted`: the server ended itself there, so that there are none; equal GTIDs must show it, too.
     None if that is no end of a binlog, or the server does not have the next one.
     """
     begin = known_end.following
@@ -278,6 +285,8 @@ def left_out(known_end: KnownEnd, listed: Sequence[ServerBinlog], before: Before
         return None
     found = _gap(known_end, begin, _parsed(before(begin), known_end.lineage.flavour)).parent
     assert found is not None  # noqa: S101 - it has the known end
+    if aborted and found.join == "exact":
+        return Begin(begin=begin, parent=found)
     named = found.missing if found.gtid_set else ""
     return Begin(begin=begin, parent=replace(found, join="gap", missing=named, unlogged=True))
 

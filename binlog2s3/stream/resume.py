@@ -87,7 +87,7 @@ class Doubt:
     `refused`: the source does not give what comes next. `unreadable`: what it gives of this binlog,
     which comes next, is damaged in the first event. `taken`: somebody wrote under the key of the
     next entry, so the history goes on in another lineage. `left_out`: what comes next
-    follows, but rows before it are in no binlog.
+    follows, but rows before it are in no binlog; `aborted`: it only looks like that.
     """
 
     why: str
@@ -95,6 +95,7 @@ class Doubt:
     taken: bool = False
     unreadable: BinlogName | None = None
     left_out: bool = False
+    aborted: bool = False
 
 
 class Resumption:
@@ -258,7 +259,9 @@ class Continuation:
                 raise _unreadable(doubt)
             return behind
         if doubt is not None and doubt.left_out:
-            behind = left_out(known_end, plain.listed, self.server.gtids_before)
+            behind = left_out(
+                known_end, plain.listed, self.server.gtids_before, aborted=doubt.aborted
+            )
             if behind is not None:
                 return behind
         course = same_server(known_end, plain.listed, self.server.gtids_before)

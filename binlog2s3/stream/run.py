@@ -45,6 +45,7 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
 from binlog2s3.config.stream import Config
 from binlog2s3.errors import (
+    AbortedError,
     DamageError,
     ElsewhereError,
     ForkError,
@@ -207,6 +208,7 @@ class Memory:
         | error | what it means |
         |---|---|
         | `LeftOutError` | rows before the next binlog are in none: a new lineage begins there |
+        | `AbortedError` | it only looks like that: a new lineage begins there, without a gap |
         | `ElsewhereError` | the server's history continues elsewhere: compare the bytes |
         | `TakenError` | the history goes on in a lineage beside this one |
         | `ForkError` | the server sends another history: compare the bytes |
@@ -226,6 +228,8 @@ class Memory:
         match error:
             case LeftOutError():
                 return replace(self, doubt=Doubt(why=why, left_out=True))
+            case AbortedError():
+                return replace(self, doubt=Doubt(why=why, left_out=True, aborted=True))
             case TakenError():
                 return replace(self, doubt=Doubt(why=why, taken=True))
             case ElsewhereError() | ForkError():
@@ -842,7 +846,7 @@ class Runs:
 
         | error | what was read |
         |---|---|
-        | `ElsewhereError`, `LeftOutError` | what is proved is uploaded, what waits for proof is \
+        | `ElsewhereError` and its kinds | what is proved is uploaded, what waits for proof is \
 forgotten |
         | `TakenError` | is kept |
         | `ForkError` | what the run read is neither uploaded nor kept |

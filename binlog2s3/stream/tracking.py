@@ -23,6 +23,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import (
+    AbortedError,
     ElsewhereError,
     ForkError,
     LeftOutError,
@@ -32,6 +33,7 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
+from binlog2s3.server.omissions import IGNORES
 from binlog2s3.stream.continuation import KnownEnd, known_end_of
 from binlog2s3.stream.coverage import Coverage
 from binlog2s3.stream.remote import where_absent
@@ -44,6 +46,7 @@ from binlog2s3.workers import both
 
 _log = Log("tracking")
 
+_ABORTED = "the source ended itself in a rotation, as MySQL does by default: nothing is missing"
 _HINTS = {
     "gap": "the transactions in between are not in the archive: take a new base backup",
     "unknown": "nothing proves that it follows: take a new base backup of this server",
@@ -340,14 +343,14 @@ class Tracking:
 
         While `streaming`, a binlog without an end event is compared with the server's list: after
         a RESET, the same GTIDs can have been used again. Raises ElsewhereError if the server has
-        gone on to the next binlog, and this one ends elsewhere there, and LeftOutError if rows are
-        missing before the next one.
+        gone on to the next binlog, and this one ends elsewhere there, LeftOutError if rows are
+        missing before the next one, and AbortedError if only the binlogs look like that.
         """
         unsure = self._close(listed, streaming=streaming)
         while self._waiting and self._waiting[0].begun and not self._unproved(self._waiting[0]):
-            if why := self._left_out(self._waiting[0]):
+            if (error := self._left_out(self._waiting[0])) is not None:
                 if streaming:
-                    raise LeftOutError(why)
+                    raise error
                 break
             self._hand_on(self._waiting[0])
             self._handed = self._waiting[0]
@@ -362,25 +365,34 @@ class Tracking:
         """
         return any(other.passed for other in self._open if other is not track)
 
-    def _left_out(self, track: Track) -> str:
-        """Why rows are missing before this binlog, which is the next of its lineage; "" if none."""
+    def _left_out(self, track: Track) -> LeftOutError | AbortedError | None:
+        """Why rows are missing before this binlog, which is the next of its lineage; None if none.
+
+        Or why it only looks like that: a MySQL ends itself if a rotation fails, unless it is told
+        to ignore that. It must have said before and afterwards that it is not, and this process
+        must have been there in between, and have seen no server without a binlog.
+        """
         before, lineage, resumed = self._handed, self.lineage, self._resumed
         if lineage is None or track.name == lineage.first_binlog:
-            return ""
+            return None
         if before is not None:
             expected, rotates_to = before.name.next(), before.next_binlog
         elif resumed is not None:
             expected, rotates_to = resumed.incomplete, resumed.rotated_to
         else:
-            return ""
+            return None
         if track.name != expected:
-            return ""
+            return None
         rotated, started = rotates_to == track.name, track.started
         unlogged = self.unlogged if self._witnessed == lineage.id else None
         seen = unlogged is not None and started and unlogged.covers(track.name)
-        if seen or is_unlogged_between(rotated=rotated, started=started):
-            return f"before {track.name}: {UNLOGGED}"
-        return ""
+        if not seen and not is_unlogged_between(rotated=rotated, started=started):
+            return None
+        said = (before.leaves_out, self.leaves_out) if before is not None else (None,)
+        aborts = all(texts is not None and IGNORES not in texts for texts in said)
+        if aborts and not seen and lineage.flavour == "mysql":
+            return AbortedError(f"before {track.name}: {_ABORTED}")
+        return LeftOutError(f"before {track.name}: {UNLOGGED}")
 
     def _close(self, listed: dict[BinlogName, ServerBinlog], *, streaming: bool) -> bool:
         """Close the binlogs that are complete: see `judge`."""

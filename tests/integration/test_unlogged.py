@@ -6,7 +6,7 @@ started without log_bin for a while.
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.integration.site import FIRST, TABLE, Site, rows
+from tests.integration.small_disk import mount
 from tests.waiting import wait_until
 from tests.world.commands import their_server
 from tests.world.servers import RELAXED
@@ -233,3 +234,39 @@ def test_a_streamer_that_starts_meanwhile_sees_it_too(site: Unlogged) -> None:
     refused = site.run("pitr", f"--from-gtid-set={there}", "--latest", "--dry-run")
     assert refused.returncode == 8, refused
     assert "GTIDs do not tell whether it has those rows" in refused.stderr
+
+
+def test_a_mysql_that_ends_itself_in_a_rotation_leaves_no_gap(
+    mysql_binaries: ServerBinaries,
+    minio: MinioServer,
+    bucket: str,
+    disk: Callable[[int], Path],
+    disk_tmp_path: Path,
+) -> None:
+    """Its disk takes no new file; it is started with room again, and a recovery crosses that."""
+    logs = disk(64 << 20)
+    options = [*RELAXED, f"--log-bin={logs}/mysql-bin"]
+    with (
+        server_of(mysql_binaries, disk_tmp_path / "source", options=options) as source,
+        server_of(mysql_binaries, disk_tmp_path / "target", server_id=2, options=RELAXED) as target,
+    ):
+        source.query(*TABLE)
+        site = Unlogged(source=source, minio=minio, bucket=bucket, folder=disk_tmp_path)
+        with site.stream() as stream:
+            site.insert(1, 10)
+            site.wait_durable(stream)
+            of_files = f"remount,nr_inodes={len([*logs.iterdir()]) + 2}"  # one more than it has
+            assert mount("-o", of_files, logs).returncode == 0
+            with pytest.raises(pymysql.MySQLError):  # its index takes that one
+                source.query("FLUSH BINARY LOGS")
+            source.kill()
+            assert mount("-o", "remount,nr_inodes=1000", logs).returncode == 0
+            source.start()
+            site.insert(11, 20)
+            site.wait_durable(stream)
+            assert stream.terminate() == 0
+        assert site.joins() == [None, "exact"]
+        assert "without a binlog" not in site.run("list").stdout
+        done = site.pitr(target, *FIRST, "--latest")
+        assert done.returncode == 0, done.stderr
+        assert rows(target) == rows(source) == [*range(1, 21)]

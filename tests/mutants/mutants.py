@@ -651,7 +651,7 @@ MUTANTS = (
             "tests/unit/stream/test_tracking.py::test_a_start_of_the_server_behind_a_rotation_is_not_taken_in",
             "tests/unit/stream/test_tracking.py::test_what_was_seen_counts_where_the_binlogs_show_nothing",
         ),
-        ((Tracking._left_out, answers('""')),),
+        ((Tracking._left_out, answers("None")),),
     ),
     Mutant(
         "binlogs-show-rows-left-out",

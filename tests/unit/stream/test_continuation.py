@@ -399,6 +399,18 @@ def test_a_lineage_begins_behind_rows_that_are_nowhere() -> None:
     )
 
 
+def test_a_lineage_behind_a_server_that_ended_itself_joins_exactly() -> None:
+    """If GTIDs show it: without any, and if some are in no binlog, there is a gap all the same."""
+    found = left_out(known_end(), rows(4, 5), GTIDS_5, aborted=True)
+    assert found is not None
+    assert (found.begin, found.parent) == (name(5), parent(known_end(), "exact"))
+    for before in (says({5: f"{UUID_A}:1-11"}), says({5: None})):
+        apart = left_out(known_end(), rows(4, 5), before, aborted=True)
+        assert apart is not None
+        assert apart.parent is not None
+        assert (apart.parent.join, apart.parent.unlogged) == ("gap", True)
+
+
 def test_gtids_that_are_nowhere_are_named() -> None:
     """As of a replica that applied them without a binlog."""
     found = left_out(known_end(), rows(4, 5), says({5: f"{UUID_A}:1-11"}))

@@ -279,6 +279,10 @@ NEXT_RUNS: Mapping[str, tuple[Server, Mapping[str, Any], Mapping[str, Any]]] = {
         Server(rows(4, 5), before=AFTER_9),
         {"known_end": CLOSED, "doubt": LEFT_OUT, "on_gap": "continue"},
         {"begin": 5, "known_end": None, "join": "gap", "unlogged": True, "compared": 0}),
+    "but a server that ended itself there has left nothing out": (
+        Server(rows(4, 5), before=AFTER_9),
+        {"known_end": CLOSED, "doubt": replace(LEFT_OUT, aborted=True), "on_gap": "stop"},
+        {"begin": 5, "known_end": None, "join": "exact", "unlogged": False, "compared": 0}),
     "what a server leaves out becomes part of the entries": (
         Server(rows(4, 5)), {}, {"leaves_out": ("binlog_do_db=shop",)}),
     "a server that was rolled back: the bytes tell where": (

@@ -18,6 +18,7 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
 from binlog2s3.errors import (
+    AbortedError,
     DamageError,
     ElsewhereError,
     ForkError,
@@ -132,6 +133,7 @@ def after(memory: Memory, *errors: Exception, seen: BeingRead | None = READABLE)
         (ElsewhereError("went on"), Doubt(why="went on")),
         # the next run begins a lineage behind them
         (LeftOutError("without a binlog"), Doubt(why="without a binlog", left_out=True)),
+        (AbortedError("ended"), Doubt(why="ended", left_out=True, aborted=True)),
         # what the run brought is of another history than what is known
         (ForkError("other bytes"), Doubt(why="other bytes")),
         # nothing is forgotten and nothing compared: the bytes are the source's
@@ -203,6 +205,7 @@ FORGOTTEN = ["forget fresh", "discard"]
     [
         (ElsewhereError("went on"), READABLE, ["go back"]),
         (LeftOutError("without a binlog"), READABLE, ["go back"]),
+        (AbortedError("ended itself"), READABLE, ["go back"]),
         (TakenError("taken"), READABLE, []),
         (ForkError("other bytes"), READABLE, FORGOTTEN),
         (ForkError("other bytes"), None, FORGOTTEN),

@@ -17,10 +17,16 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
+from binlog2s3.errors import (
+    AbortedError,
+    ElsewhereError,
+    ForkError,
+    LeftOutError,
+    PreconditionError,
+)
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import ObjectInfo
 from binlog2s3.stream.continuation import KnownEnd
@@ -779,6 +785,57 @@ def test_a_rotation_and_a_start_behind_a_stop_are_taken_in(bench: Bench) -> None
     bench.tracking.judge({}, streaming=True)
     bench.settle()
     assert sorted(bench.readable(bench.lineage)) == ["b.000001", "b.000002", "b.000003"]
+
+
+IGNORES = ("binlog_error_action=IGNORE_ERROR",)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "before", "now", "seen", "aborted"),
+    [
+        ("mysql", (), (), False, True),
+        ("mysql", ("binlog_do_db=shop",), ("binlog_do_db=shop",), False, True),
+        ("mysql", IGNORES, (), False, False),
+        ("mysql", (), IGNORES, False, False),
+        ("mysql", None, (), False, False),
+        ("mysql", (), None, False, False),
+        ("mysql", (), (), True, False),
+        ("mariadb", (), (), False, False),
+    ],
+)
+def test_a_mysql_that_ends_itself_in_a_rotation_leaves_nothing_out(
+    bench: Bench,
+    flavour: Flavour,
+    before: tuple[str, ...] | None,
+    now: tuple[str, ...] | None,
+    *,
+    seen: bool,
+    aborted: bool,
+) -> None:
+    """What it said before and says afterwards tells, unless it was seen without a binlog."""
+    bench.tracking.begin(UUID_A, flavour, None)
+    bench.follow(rows(1), before)
+    bench.admit(1, binlog(1, end=True))
+    if seen:
+        bench.tracking.saw_no_binlog(UUID_A, name(1))
+        bench.tracking.seen(at(2), is_read=True)
+    bench.follow(rows(1, 2), now)
+    bench.admit(2, binlog(2, started=True))
+    with pytest.raises(AbortedError if aborted else LeftOutError):
+        bench.tracking.judge({}, streaming=True)
+
+
+def test_what_nobody_watched_may_have_been_left_out(bench: Bench) -> None:
+    """A writer that starts anew knows what the source said, and not what it was in between."""
+    bench.tracking.begin(UUID_A, "mysql", None)
+    bench.follow(rows(1), ())
+    bench.admit(1, binlog(1, end=True))
+    bench.settle()
+    bench.said["leaves_out"] = ()
+    bench.tracking.resume(replace(after(bench.lineage, 1), rotates_to=name(2)))
+    bench.follow(rows(1, 2), ())
+    bench.admit(2, binlog(2, started=True))
+    assert stops_before(bench, 2)
 
 
 def test_the_archive_says_how_the_binlog_before_ended(bench: Bench) -> None:
