@@ -39,6 +39,7 @@ from binlog2s3.recover.backup import (
     start_of_registered,
 )
 from binlog2s3.recover.base_check import BaseCheck
+from binlog2s3.recover.called import Called, definitions
 from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
@@ -150,6 +151,7 @@ class _Recovery:
         self._recoded = Recoded()
         self._unrepeatable = Unrepeatable()
         self._temporary = OlderTemporary()
+        self._called = Called()
         self._prepared_before = PreparedBefore()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
@@ -238,6 +240,8 @@ class _Recovery:
         assert self._apply is not None  # noqa: S101 - there is a target, or a directory
         base = self._base_check(self._apply, ready.start)
         referred_before = self._referring()
+        if self._target is not None:
+            self._called.know(definitions(self._target))
         self._confirm(ready.plan, ready.about)
         unseen = self._look_back(self._apply.standing, ready)
         result = self._applied(self._apply, ready)
@@ -249,6 +253,7 @@ class _Recovery:
             self._replaced.doubt(referred_before, self._referring()),
             self._unrepeatable.doubt,
             self._temporary.doubt,
+            self._called.doubt,
             self._recoded.doubt,
             _doubt_of_lacks(ready.plan),
             unseen,
@@ -650,7 +655,12 @@ class _Recovery:
     @property
     def _watchers(self) -> list[Watcher]:
         """What notes of what the target may make other rows or names."""
-        watchers: list[Watcher] = [self._recoded, self._unrepeatable, self._temporary]
+        watchers: list[Watcher] = [
+            self._recoded,
+            self._unrepeatable,
+            self._temporary,
+            self._called,
+        ]
         if self._target is not None and cascades_itself(self._target.facts):
             watchers.append(self._replaced)
         return watchers

@@ -33,13 +33,14 @@ _CALLS = frozenset(
         *("AES_DECRYPT", "AES_ENCRYPT", "CURRENT_USER", "FOUND_ROWS", "GET_LOCK", "IS_FREE_LOCK"),
         *("IS_USED_LOCK", "LASTVAL", "LOAD_FILE", "MASTER_POS_WAIT", "NEXTVAL", "RANDOM_BYTES"),
         *("PS_CURRENT_THREAD_ID", "RELEASE_ALL_LOCKS", "RELEASE_LOCK", "ROW_COUNT", "SESSION_USER"),
-        *("SLEEP", "SOURCE_POS_WAIT", "SYSDATE"),
+        *("CURRENT_ROLE", "DES_DECRYPT", "DES_ENCRYPT", "ENCRYPT", "ICU_VERSION", "PS_THREAD_ID"),
+        *("ROWNUM", "SLEEP", "SOURCE_POS_WAIT", "SYSDATE"),
         *("SYSTEM_USER", "SYS_GUID", "USER", "UUID", "UUID_SHORT", "UUID_V4", "UUID_V7", "VERSION"),
     }
 )
 _SEEDED = frozenset({"RAND"})
 """Has the same values if it is called by a statement that changes rows: its seeds are logged."""
-_LIMIT, _ORDER = "LIMIT", "ORDER"
+_LIMIT, _ORDER, _ANY, _SKIP = "LIMIT", "ORDER", "ANY_VALUE", "SKIP"
 _OF_ORDER = frozenset({"GROUP_CONCAT", "JSON_ARRAYAGG", "JSON_OBJECTAGG"})
 """Have the rows in the server's order, without an ORDER BY of their own."""
 _OF_WINDOW = frozenset(
@@ -51,6 +52,8 @@ _INSERT_ID = 2
 _BEFORE_VALUE = frozenset({"NEXT", "PREVIOUS"})
 """MariaDB's NEXT VALUE FOR a sequence, which another server has got further with."""
 _OF_SESSION = frozenset({"SESSION", "LOCAL"})
+_SCHEMAS = frozenset({"INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA"})
+"""Their tables have what the server does at the moment."""
 _LOGGED = frozenset(
     {
         *("AUTO_INCREMENT_INCREMENT", "AUTO_INCREMENT_OFFSET", "CHARACTER_SET_CLIENT"),
@@ -75,6 +78,12 @@ _UNCERTAIN = re.compile(
     re.IGNORECASE,
 )
 """What may be such a call, where strings cannot be told apart."""
+VALUE_OF_SERVER = re.compile(
+    rb"\b(?:" + "|".join(_CALLS).encode() + rb")\s*\(|\bCURRENT_USER\b|@@"
+    rb"|\b(?:NEXT|PREVIOUS)\s+VALUE\s+FOR\b",
+    re.IGNORECASE,
+)
+"""What calls something in a definition that has another value elsewhere."""
 _UNCERTAIN_MOST = 64
 _SELECT = re.compile(rb"\bSELECT\b", re.IGNORECASE)
 _CHANGES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"})
@@ -89,8 +98,10 @@ _BEFORE_TABLE = frozenset(
 
 _TELLING = frozenset(
     {
-        *(_CALLS | _SEEDED | _OF_ORDER | _OF_WINDOW | _ACTIONS | _KEYS),
+        *(_CALLS | _SEEDED | _OF_ORDER | _OF_WINDOW | _ACTIONS | _KEYS | _SCHEMAS),
         *(
+            _ANY,
+            _SKIP,
             _LIMIT,
             _ORDER,
             "AUTO_INCREMENT",
@@ -393,9 +404,11 @@ class _Words:
             self._adds |= self._action == "ADD"
 
     def _is_of_server(self, before: str, word: str, behind: str) -> bool:
-        """Whether it is the value of a sequence, or of a system variable that is not logged."""
+        """Whether it is a value that is not logged: of a sequence, a variable, the server."""
         if word == "VALUE":
             return before in _BEFORE_VALUE and behind == "FOR"
+        if word in _SCHEMAS:
+            return behind == "."
         is_variable = (word == "@" and before == "@") or (word == "." and self._has_scope)
         self._has_scope = word == "@" and is_variable and behind in _OF_SESSION
         return is_variable and not self._has_scope and behind not in _LOGGED
@@ -414,6 +427,8 @@ class _Words:
         elif word == _ORDER:
             self._is_ordered[-1] = True
             self._has_order |= not self._opened_by[-1]
+        elif (word == _ANY and behind == "(") or (word == _SKIP and behind == "LOCKED"):
+            self._takes_any = True
         elif word == _LIMIT:
             self._takes_any |= not self._is_ordered[-1]
         elif word == "SELECT":

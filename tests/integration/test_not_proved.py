@@ -219,6 +219,33 @@ def test_rows_in_the_order_of_the_server(archive: Streamed) -> None:
     assert target.query(query) == [(2, "second,first")]
 
 
+def test_what_a_statement_calls_without_naming_it(archive: Streamed) -> None:
+    """The definitions come with the plan, or are there already: who sees them can say which."""
+    archive.commit(
+        "SET SESSION binlog_format = STATEMENT",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.ids (id INT PRIMARY KEY, u CHAR(36) DEFAULT (UUID()))",
+        "CREATE TABLE shop.plain (u CHAR(36))",
+        "INSERT INTO shop.ids (id) VALUES (1)",
+    )
+    target = archive.another()
+    as_root(target, *grants("mysql target"))
+    ids = "SELECT u FROM shop.ids ORDER BY id"
+    assert "not proved: this statement used a function" in last_line(archive, target)
+    assert archive.source.query(ids) != target.query(ids)
+    archive.commit("SET SESSION binlog_format = STATEMENT", "INSERT INTO shop.ids (id) VALUES (2)")
+    assert "GRANT SELECT, SHOW VIEW, TRIGGER ON *.*" in last_line(archive, target)
+    as_root(target, f"GRANT SELECT, SHOW VIEW, TRIGGER ON *.* TO {ACCOUNT}")
+    archive.commit("SET SESSION binlog_format = STATEMENT", "INSERT INTO shop.ids (id) VALUES (3)")
+    assert "not proved: this statement used a function" in last_line(archive, target)
+    assert archive.source.query(ids)[1:] != target.query(ids)[1:]
+    plain = "INSERT INTO shop.plain VALUES ('a')"
+    archive.commit(
+        "SET SESSION binlog_format = STATEMENT", plain, "UPDATE shop.ids SET id = id + 3"
+    )
+    assert "no more and no less" in last_line(archive, target)
+
+
 def test_what_is_prepared_since_before_the_plan(archive: Streamed) -> None:
     """Only XA_RECOVER_ADMIN shows whether the target has it."""
     source = archive.source
