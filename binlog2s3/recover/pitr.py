@@ -63,7 +63,7 @@ from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
 from binlog2s3.recover.recoded import Recoded
-from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
+from binlog2s3.recover.replaced import Replaced, referring
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
@@ -651,7 +651,7 @@ class _Recovery:
     def _watchers(self) -> list[Watcher]:
         """What notes of what the target may make other rows or names."""
         watchers: list[Watcher] = [self._recoded, self._unrepeatable, self._temporary]
-        if self._target is not None and cascades_itself(self._target.facts):
+        if self._target is not None and self._target.facts.release.cascades_itself:
             watchers.append(self._replaced)
         return watchers
 
@@ -681,7 +681,7 @@ class _Recovery:
 
     def _referring(self) -> Sequence[ForeignKey] | None:
         """The foreign keys that may change other rows here than at the source, as of now."""
-        if self._target is None or not cascades_itself(self._target.facts):
+        if self._target is None or not self._target.facts.release.cascades_itself:
             return ()
         return referring(self._target.server)
 

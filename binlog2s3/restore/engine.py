@@ -360,7 +360,7 @@ class Engine:
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
             version = one_line(str(row["version"]))
-            if is_other_series(version, choice.version):
+            if ServerVersion(version).is_other_series(ServerVersion(choice.version)):
                 say(
                     "warning",
                     f"the scratch server is of version {version}, the source of {choice.version}: "
@@ -474,11 +474,6 @@ def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
     if backup.gtid_set is not None or backup.ends_at is None:
         return True
     return len(lineages_at(*backup.ends_at, history)) <= 1
-
-
-def is_other_series(version: str, source: str) -> bool:
-    """Whether two server versions are of different release series, like 10.11 and 11.8."""
-    return ServerVersion(version).series != ServerVersion(source).series
 
 
 def _tz(plan: Plan, history: Snapshot) -> str | None:
