@@ -22,8 +22,8 @@ from typing import Self
 
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.log import Log
+from binlog2s3.replication.endpoint import LOOPBACK, Endpoint
 from binlog2s3.replication.feed import NotServedError
-from binlog2s3.replication.listen import LOOPBACK, Endpoint
 from binlog2s3.replication.login import (
     NONCE_SIZE,
     Account,

@@ -154,7 +154,7 @@ def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot
 
 
 def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
-    extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
+    extract = Extract(snapshot, concurrency=config.s3.concurrency)
     with pitr_named():
         found = OnlyTables(config.tables, plan, extract.stream)
         for refusal in found.refusals:
@@ -421,7 +421,7 @@ class Engine:
                 (one.lineage, str(one.binlog)): snapshot.known(one.lineage, one.binlog).server_id
                 for one in plan.pieces
             }
-        extract = Extract(snapshot.blocks, concurrency=self._config.s3.concurrency)
+        extract = Extract(snapshot, concurrency=self._config.s3.concurrency)
         with closing(extract.stream(plan.pieces)) as stream:
             found.look(stream, ids)
         return found

@@ -124,7 +124,7 @@ class Binlogs:
         self._catalog = catalog
         self._lock = threading.Lock()
         self._found: OrderedDict[BinlogId, Facts] = OrderedDict()
-        self.blocks = Blocks(_not_looked_up, catalog.binlog, keep=0)
+        self.blocks = Blocks(catalog.binlog, keep=0)
 
     def find(self, binlog: ServedBinlog, *, read_here: bool) -> Facts | None:
         """What is known of a binlog. One without an entry is read once.
@@ -132,8 +132,8 @@ class Binlogs:
         `read_here`: `Tail` has read it; then None is returned if it has no entry.
         """
         with self._lock:
-            if (found := self._found.get(binlog.place)) is not None:
-                self._found.move_to_end(binlog.place)
+            if (found := self._found.get(binlog.binlog_id)) is not None:
+                self._found.move_to_end(binlog.binlog_id)
                 return found
         found = self.by_entry(binlog)
         if found is None:
@@ -151,7 +151,7 @@ class Binlogs:
             self.blocks.note(binlog.lineage, binlog.name, readable)
             found = one_binlog.known_by_reading(binlog.lineage, binlog.name, readable, size, [])
         with self._lock:
-            self._found[binlog.place] = found
+            self._found[binlog.binlog_id] = found
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
         return found
@@ -180,7 +180,3 @@ def _has_checksums(readable: Readable) -> bool:
         for data in readable.blocks(0, min(readable.size, MADE_UP_BYTES)):
             scanner.feed(data)
     return all(one.checksum == "crc32" for one in scanner.formats[:1])
-
-
-def _not_looked_up(lineage: str, name: BinlogName) -> Facts:
-    raise ArchiveError(f"{name} of {lineage} was not looked up")
