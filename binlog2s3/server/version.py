@@ -222,6 +222,14 @@ class ServerVersion:
         return wanted is not None and self.numbers >= wanted
 
 
+def is_aurora_reader(variables: Mapping[str, str]) -> bool:
+    """Whether it is a reader of an Aurora cluster, by its variables; it writes no binlog.
+
+    It shares the writer's storage.
+    """
+    return "aurora_server_id" in variables and is_on(variables.get("innodb_read_only"))
+
+
 def is_on(value: object) -> bool:
     """Whether a variable's value is a yes: a switch that is on, or a word that is not a no.
 
