@@ -370,7 +370,6 @@ class Client:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket."""
         self.ended.set()
         with suppress(OSError):
             self._socket.close()

@@ -113,7 +113,6 @@ def view_of(
     problem: str = "",
     elsewhere: AbstractSet[BinlogName] = frozenset(),
 ) -> View:
-    """A view of these."""
     plain: dict[BinlogName, bool] = {}
     for one in binlogs:
         plain[one.name] = one.name not in plain

@@ -52,7 +52,6 @@ class ServerSettings:
         return next((self.variables[name] for name in names if name in self.variables), None)
 
     def is_on(self, *names: str) -> bool:
-        """Whether a switch is on."""
         return is_on(self.value(*names))
 
 
