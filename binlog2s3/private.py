@@ -12,6 +12,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 
+def trusts(user: int, owner: int) -> bool:
+    """Whether a user works with what this owner has: only with their own, and with root's."""
+    return owner in (user, 0)
+
+
 def check_directory(path: Path, *, others: Collection[int] = ()) -> None:
     """Raise OSError if it is no directory, or another user owns it, or a link that leads to it.
 
@@ -83,7 +88,7 @@ def _check_file(found: os.stat_result) -> None:
 
 def _check_owner(found: os.stat_result, others: Collection[int] = ()) -> None:
     user = os.geteuid()
-    if found.st_uid not in (user, 0, *others):
+    if not trusts(user, found.st_uid) and found.st_uid not in others:
         raise PermissionError(
             errno.EPERM, f"it belongs to user {found.st_uid}, and this program runs as user {user}"
         )

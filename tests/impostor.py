@@ -14,7 +14,7 @@ from typing import Literal, Self
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from binlog2s3.replication.listen import tls_for
+from binlog2s3.replication.endpoint import tls_for
 
 NONCE = b"abcdefghijklmnopqrst"
 _CAPABILITIES = 0x1 | 0x200 | 0x8000 | 0x80000 | 0x200000

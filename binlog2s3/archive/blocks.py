@@ -34,7 +34,7 @@ _HUGE_PAGE = 2 << 20
 _SIZE = struct.Struct("<I")
 _SIZE_OFFSET, _END_OFFSET, _FLAGS_OFFSET = 9, 13, 17
 _MOST_SHOWN = 8
-_MOST_PLACES = 4096
+_MOST_READABLES = 4096
 
 
 def layout_problems(entry: Entry) -> Iterator[str]:
@@ -77,7 +77,7 @@ def place_problems(entry: EntryRow) -> Iterator[str]:
 
 
 class Blocks:
-    """Reads blocks. `find` says what is known of a binlog. Any thread may call the other methods.
+    """Reads blocks. Any thread may call it.
 
     `where` looks up where a binlog's bytes are; the caller may `note` it if it knows already. The
     last `keep` blocks stay in memory until `forget`. `read` uses `threads` threads.
@@ -85,29 +85,27 @@ class Blocks:
 
     def __init__(
         self,
-        find: Callable[[str, BinlogName], Facts],
         where: Callable[[Lineage, BinlogName], Readable],
         *,
         keep: int = 4,
         threads: int = MOST_THREADS,
     ) -> None:
-        self.find = find
         self._where = where
         self._threads = min(threads, MOST_THREADS)
         self._kept = Kept[memoryview](keep)
-        self._places: dict[BinlogId, Readable] = {}
+        self._readables: dict[BinlogId, Readable] = {}
         self._lock = threading.Lock()
 
     def forget(self) -> None:
         """Drop all blocks from memory."""
         self._kept.clear()
 
-    def note(self, lineage: Lineage, name: BinlogName, place: Readable) -> None:
+    def note(self, lineage: Lineage, name: BinlogName, readable: Readable) -> None:
         """Where a binlog's bytes are now."""
         with self._lock:
-            self._places[lineage.id, name] = place
-            while len(self._places) > _MOST_PLACES:
-                del self._places[next(iter(self._places))]
+            self._readables[lineage.id, name] = readable
+            while len(self._readables) > _MOST_READABLES:
+                del self._readables[next(iter(self._readables))]
 
     def block(self, known: Facts, number: int, *, keep: bool = False) -> memoryview:
         """The bytes of a block. Raises ArchiveError if they are missing or damaged.
@@ -130,7 +128,7 @@ class Blocks:
             crc64 = crc64nvme(data)
             if crc64 == block.crc64:
                 return data
-        where = ", ".join(_keys(self._place(known), begin, end))
+        where = ", ".join(_keys(self._readable(known), begin, end))
         raise ArchiveError(
             f"{where}: bytes {begin} to {end} of {known.name} are damaged, read twice: their "
             f"CRC64NVME is {crc64_hex(crc64)}, not the {crc64_hex(block.crc64)} that they were "
@@ -202,13 +200,13 @@ class Blocks:
         """Bytes that are not checked yet, from where they are now."""
         why = ""
         for _ in range(LOOKS):
-            place = self._place(known)
+            readable = self._readable(known)
             try:
-                if place.size >= end:
-                    return gathered(_pieces(place, begin, end), end - begin)
+                if readable.size >= end:
+                    return gathered(_pieces(readable, begin, end), end - begin)
             except ObjectMissingError as error:
                 why = f"; {error}"
-            self._look_again(known, place)
+            self._look_again(known, readable)
         raise ArchiveError(
             f"{known.name} of {known.lineage.id}: bytes {begin} to {end} were in the bucket "
             f"and are missing now{why}",
@@ -216,28 +214,28 @@ class Blocks:
             "chunks again; otherwise history ends there",
         )
 
-    def _place(self, known: Facts) -> Readable:
-        place = self._places.get((known.lineage.id, known.name))
-        if place is None:
-            place = self._where(known.lineage, known.name)
-            self.note(known.lineage, known.name, place)
-        return place
+    def _readable(self, known: Facts) -> Readable:
+        readable = self._readables.get((known.lineage.id, known.name))
+        if readable is None:
+            readable = self._where(known.lineage, known.name)
+            self.note(known.lineage, known.name, readable)
+        return readable
 
-    def _look_again(self, known: Facts, place: Readable) -> None:
+    def _look_again(self, known: Facts, readable: Readable) -> None:
         """Look up where the binlog's bytes are now, unless another thread has done it already."""
         key = (known.lineage.id, known.name)
         with self._lock:
-            if self._places.get(key) is place:
-                self._places[key] = place.again()
+            if self._readables.get(key) is readable:
+                self._readables[key] = readable.again()
 
 
-def _pieces(place: Readable, begin: int, end: int) -> Iterator[bytes]:
+def _pieces(readable: Readable, begin: int, end: int) -> Iterator[bytes]:
     """Bytes [begin, end), range by range. Of a chunk, it reads only the range that is asked for."""
-    for one in place.ranges:
+    for one in readable.ranges:
         origin = one.chunk.begin if one.chunk else 0
         low, high = max(one.begin, begin), min(one.end, end)
         if low < high:
-            yield from place.store.open(one.key, low - origin, high - origin)
+            yield from readable.store.open(one.key, low - origin, high - origin)
 
 
 def gathered(pieces: Iterable[bytes], size: int) -> memoryview:
@@ -265,8 +263,8 @@ def _memory(size: int) -> memoryview:
     return memoryview(room)
 
 
-def _keys(place: Readable, begin: int, end: int) -> Iterable[str]:
-    return (one.key for one in place.ranges if one.end > begin and one.begin < end)
+def _keys(readable: Readable, begin: int, end: int) -> Iterable[str]:
+    return (one.key for one in readable.ranges if one.end > begin and one.begin < end)
 
 
 def event_at(data: bytes | memoryview, at: int) -> bytes:

@@ -73,7 +73,6 @@ class Contents:
         return sorted(self.binlogs.keys() | self.entries.keys() | self.chunks.keys())
 
     def chunks_of(self, name: BinlogName) -> Chunks:
-        """The chunks of a binlog."""
         return Chunks(frozenset(self.chunks.get(name, ())))
 
     @property

@@ -31,7 +31,6 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """How many bytes."""
         return self.end - self.begin
 
     @property

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
 from binlog2s3.archive.parts import BLOCK_SIZE, Block
+from binlog2s3.binlog.events import has_gtid_events, version_of
 from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids
@@ -220,13 +221,8 @@ class LeftOut:
 
 def _gtids_before(entry: EntryRow, flavour: Flavour) -> Gtids | None:
     """An empty text means an empty set only if the server version has GTIDs at all."""
-    if not entry.gtid_set_before:
-        major, _, rest = _version(entry).partition(".")
-        minor = rest.partition(".")[0]
-        if not (major.isdecimal() and minor.isdecimal()):
-            return None
-        if (int(major), int(minor)) < ((5, 6) if flavour == "mysql" else (10, 0)):
-            return None
+    if not entry.gtid_set_before and not has_gtid_events(version_of(_version(entry)), flavour):
+        return None
     return _gtids(entry, entry.gtid_set_before, flavour)
 
 

@@ -24,7 +24,6 @@ class Inventory:
 
     @property
     def lineage(self) -> Lineage:
-        """The lineage of these binlogs."""
         return self.index.lineage
 
     def __contains__(self, name: BinlogName) -> bool:

@@ -158,8 +158,8 @@ class FormatEvent:
 
     @property
     def gtid_events(self) -> bool:
-        """Whether this server knows GTID events (MySQL from 5.6, MariaDB from 10.0)."""
-        return self.version >= ((5, 6) if self.flavour == "mysql" else (10,))
+        """See `has_gtid_events`."""
+        return has_gtid_events(self.version, self.flavour)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,16 @@ _CHECKSUM_TYPES = 40
 """Bytes after the fixed part: 27 in MySQL 5.5, 40 (35 types, algorithm, CRC) in 5.6.1."""
 
 
+def version_of(server_version: str) -> tuple[int, ...]:
+    """The numbers of a server's version in a format event: (8, 0, 36)."""
+    return tuple(map(int, _VERSION.findall(server_version.split("-", maxsplit=1)[0])[:3]))
+
+
+def has_gtid_events(version: tuple[int, ...], flavour: Flavour) -> bool:
+    """Whether a server knows GTID events: MySQL from 5.6, MariaDB from 10.0."""
+    return version >= ((5, 6) if flavour == "mysql" else (10,))
+
+
 def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
     """Decode a whole format event, with its header, of binlog version 4. Does not check its CRC."""
     timestamp, _, server_id, size, *_ = HEADER.unpack_from(buf)
@@ -191,7 +201,7 @@ def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
         raise ValueError(f"binlog version {binlog_version} with {header_size} bytes of header")
     shown = version_text.rstrip(b"\0").decode(errors="replace")
     server_version = "".join(c if c.isprintable() else "\ufffd" for c in shown)
-    version = tuple(map(int, _VERSION.findall(server_version.split("-")[0])[:3]))
+    version = version_of(server_version)
     # MariaDB can be configured to show another version; its list of event types is longer
     types = size - HEADER_SIZE - _FORMAT_TYPES
     is_mariadb = "mariadb" in server_version.lower() or types >= _MARIADB_TYPES

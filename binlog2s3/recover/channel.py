@@ -250,7 +250,6 @@ _FILTER: Final = f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({{}}) {_FOR}"
 
 
 def _statements(change: str, source: str, replica: str) -> _Statements:
-    """The statements in these words."""
     return _Statements(
         change=f"{change} TO {source}_HOST = %s, {source}_PORT = %s, {source}_SSL = %s, "
         f"{source}_CONNECT_RETRY = 1, {source}_RETRY_COUNT = 1, ",
@@ -485,7 +484,6 @@ def _named(address: tuple[str, int], listen: Listen) -> tuple[str, int]:
 
 
 def channel_of(target: Target) -> Channel:
-    """The channel of this target."""
     kind = MysqlChannel if target.facts.flavour == "mysql" else MariadbChannel
     return kind(target)
 

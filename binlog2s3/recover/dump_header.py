@@ -47,7 +47,6 @@ _PREAMBLE = re.compile(
     re.MULTILINE,
 )
 _MADE_BY = re.compile(r"^-- MySQL dump .*\bDistrib ([0-9]{1,3}(?:\.[0-9]{1,3}){2})", re.MULTILINE)
-_READS_UNDER_LOCK = (8, 0, 32)
 _VERSION = re.compile(r"^-- Server version\s+(\S+)", re.MULTILINE)
 _DATABASE = re.compile(r"^-- Host: .*    Database: (\S.*)$", re.MULTILINE)
 _TIME_ZONE = re.compile(r"^/\*!40103 SET TIME_ZONE='\+00:00' \*/;", re.MULTILINE)
@@ -279,15 +278,10 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
 
 
 def _doubt_of_gtids(header: str) -> str:
-    """What is wrong with the GTIDs of a mysqldump that was not made with --source-data.
-
-    Up to 8.0.31 it reads them without a lock, after the snapshot of --single-transaction began
-    (https://dev.mysql.com/doc/relnotes/mysql/8.0/en/news-8-0-32.html).
-    """
+    """What is wrong with the GTIDs of a mysqldump that was not made with --source-data."""
     made = _MADE_BY.search(header)
-    version = tuple(int(number) for number in made[1].split(".")) if made else None
     later = "without --single-transaction, its rows are later than its GTIDs"
-    if version is not None and version >= _READS_UNDER_LOCK:
+    if made and ServerVersion(made[1]).dumps_under_lock:
         return (
             "it has no binlog coordinates, so it does not say whether it was made with "
             f"--single-transaction or --source-data; {later}"

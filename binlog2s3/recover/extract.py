@@ -29,6 +29,7 @@ from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_t
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
 from binlog2s3.formatting import cut, one_line
 from binlog2s3.recover.model import Checked, OpenStream, PieceStream, PlanPiece
+from binlog2s3.recover.snapshot import Snapshot
 
 _PAYLOAD = wanted_types(EventType.TRANSACTION_PAYLOAD)
 _MOST_TEXT = 120
@@ -40,13 +41,14 @@ _HINT = "the bucket has changed since the plan was made, or the plan is wrong: m
 
 
 class Extract:
-    """Reads pieces. `blocks` are those of the snapshot that the plan was made from.
+    """Reads pieces. `snapshot` is the one that the plan was made from.
 
     It fetches at most `concurrency` blocks of 4 MiB at a time, and holds at most nine.
     """
 
-    def __init__(self, blocks: Blocks, *, concurrency: int = MOST_THREADS) -> None:
-        self._blocks = blocks
+    def __init__(self, snapshot: Snapshot, *, concurrency: int = MOST_THREADS) -> None:
+        self._snapshot = snapshot
+        self._blocks = snapshot.blocks
         self._threads = min(concurrency, MOST_THREADS)
         self._most = min(self._threads + 2, MOST_AHEAD)
 
@@ -58,8 +60,8 @@ class Extract:
         plan says otherwise; both before the bytes that are wrong.
         """
         readers = [
-            _PieceReader(one, self._blocks.find(one.lineage, one.binlog), self._blocks)
-            for one in pieces
+            _PieceReader(piece, self._snapshot.known(*piece.binlog_id), self._blocks)
+            for piece in pieces
         ]
         self._blocks.forget()
         with closing(Ahead(self._tasks(readers), threads=self._threads, most=self._most)) as ahead:

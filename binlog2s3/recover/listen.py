@@ -14,7 +14,7 @@ from pathlib import Path
 from binlog2s3.config.options import split_serve_address
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import RecoveryError
-from binlog2s3.replication.listen import Endpoint, tls_for, tls_of
+from binlog2s3.replication.endpoint import Endpoint, tls_for, tls_of
 from binlog2s3.server.login import Login
 
 _OPTION = "--serve-address"

@@ -44,6 +44,7 @@ from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract, Watcher, walked
+from binlog2s3.recover.holes import executed_with
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import (
     Base,
@@ -60,11 +61,10 @@ from binlog2s3.recover.one_table import OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.pending import LOOKED_BACK, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
 from binlog2s3.recover.recoded import Recoded
-from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
+from binlog2s3.recover.replaced import Replaced, referring
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
 from binlog2s3.recover.seam import Next
@@ -197,7 +197,7 @@ class _Recovery:
                 plan = replace(plan, begins_behind=_begins_behind(plan, snapshot))
             self._check(plan, start, snapshot)
             self._settings(plan)
-            extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
+            extract = Extract(snapshot, concurrency=config.s3.concurrency)
             zones = self._time_zones(plan, extract, snapshot)
             only = self._only(plan, extract) if config.tables else None
         self._warnings += [str(error) for error in snapshot.problems]
@@ -661,7 +661,7 @@ class _Recovery:
             self._temporary,
             self._called,
         ]
-        if self._target is not None and cascades_itself(self._target.facts):
+        if self._target is not None and self._target.facts.release.cascades_itself:
             watchers.append(self._replaced)
         return watchers
 
@@ -691,7 +691,7 @@ class _Recovery:
 
     def _referring(self) -> Sequence[ForeignKey] | None:
         """The foreign keys that may change other rows here than at the source, as of now."""
-        if self._target is None or not cascades_itself(self._target.facts):
+        if self._target is None or not self._target.facts.release.cascades_itself:
             return ()
         return referring(self._target.server)
 

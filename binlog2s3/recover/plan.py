@@ -32,10 +32,10 @@ from binlog2s3.config.goal import Latest
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import Search
+from binlog2s3.recover.holes import Holes, holes
 from binlog2s3.recover.model import BucketHistory, Plan, PlanPiece, Request, Shown
 from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
-from binlog2s3.recover.prefix import Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted
 from binlog2s3.server.omissions import IGNORES, gtids_that_came_in
 

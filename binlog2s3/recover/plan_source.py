@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.recover.model import Checked, OpenStream, PlanPiece, Stream
+from binlog2s3.replication.endpoint import LOOPBACK, Endpoint
 from binlog2s3.replication.feed import Feed, NotServedError
-from binlog2s3.replication.listen import LOOPBACK, Endpoint
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity

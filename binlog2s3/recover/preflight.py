@@ -185,7 +185,7 @@ def warnings(found: TargetFacts, *, server_version: str, is_scratch: bool = Fals
     told = []
     if found.unloaded and is_scratch:
         told.append(str(_unloaded(found)))
-    if found.flavour == "mariadb" and _is_older(found, server_version):
+    if found.flavour == "mariadb" and found.release.is_older(ServerVersion(server_version)):
         told.append(
             f"the target is of version {found.version}, older than the binlogs' "
             f"{server_version}: statements of the newer one may fail there"
@@ -208,11 +208,6 @@ def warnings(found: TargetFacts, *, server_version: str, is_scratch: bool = Fals
             "apply; SET GLOBAL binlog_format = ROW"
         )
     return told
-
-
-def _is_older(facts: TargetFacts, server_version: str) -> bool:
-    """Whether the target is of an older series than the server that wrote the binlogs."""
-    return facts.release.series < ServerVersion(server_version).series
 
 
 def obstacles(
@@ -239,7 +234,7 @@ def _obstacles(
     if not facts.release.has_channels:
         yield (f"it is of version {facts.version}", "MySQL 5.7 is the oldest that can")
         return
-    if facts.flavour == "mysql" and _is_older(facts, plan.server_version):
+    if facts.flavour == "mysql" and facts.release.is_older(ServerVersion(plan.server_version)):
         # https://dev.mysql.com/doc/refman/8.4/en/replication-compatibility.html
         yield (
             (

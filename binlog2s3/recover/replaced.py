@@ -16,11 +16,9 @@ from binlog2s3.binlog.walk import UNDECODABLE, wanted_types
 from binlog2s3.errors import SourceError
 from binlog2s3.formatting import some
 from binlog2s3.recover.extract import Watcher
-from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from binlog2s3.server.foreign_keys import ForeignKey, foreign_keys
 
-_SINCE = (9, 6)
 _STATEMENT_END, _SQL_FOREIGN_KEY = 1, 16
 """Flags of a rows event."""
 _FLAGS_AT = 6
@@ -38,11 +36,6 @@ _MOVES = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """What statements say that make foreign keys, and that rename tables or drop foreign keys."""
-
-
-def cascades_itself(facts: TargetFacts) -> bool:
-    """Whether a target may have been written to by such a server: it is of no older version."""
-    return facts.flavour == "mysql" and facts.release.series >= _SINCE
 
 
 def referring(server: Server) -> list[ForeignKey] | None:

@@ -110,7 +110,6 @@ class Route:
         return len(self.stretches)
 
     def leg(self, number: int) -> Leg:
-        """The leg of a stretch."""
         return self.line.legs[self.stretches[number].leg]
 
     def lineage(self, number: int) -> str:

@@ -179,7 +179,7 @@ class Snapshot:
         self.problems: list[ArchiveError] = []
         self._lost: dict[str, str] = {}
         self._gone: set[BinlogName] = set()
-        self.blocks = Blocks(self.known, catalog.binlog, threads=workers.count)
+        self.blocks = Blocks(catalog.binlog, threads=workers.count)
 
     # What there is
 

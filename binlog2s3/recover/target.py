@@ -45,6 +45,14 @@ _GRANTED: dict[Flavour, tuple[str, ...]] = {
 """What docs/guides/permissions.md grants at the target; nothing asks for grants, each is tried."""
 _SUPER = "REPLICATION CLIENT, SUPER, RELOAD, PROCESS ON *.*"
 """In place of the first, before SUPER was split up."""
+_MORE: dict[Flavour, tuple[str, str]] = {
+    "mysql": (
+        "--workers, --stop-target-threads, or replica_preserve_commit_order = OFF",
+        "SYSTEM_VARIABLES_ADMIN ON *.*",
+    ),
+    "mariadb": ("--stop-target-threads where events run", "SUPER ON *.*"),
+}
+"""When more is needed after SUPER was split up, and what."""
 
 _LEAST_FREE = 64 << 10
 _MOST_SHOWN = 400
@@ -99,9 +107,11 @@ class TargetFacts:
     def grants(self) -> str:
         """The documented statements that give the account what an apply needs."""
         first, *others = _GRANTED[self.flavour]
+        when, more = _MORE[self.flavour]
         if not self.release.splits_super:
-            first = _SUPER
-        return "; ".join(f"GRANT {one} TO {self.account}" for one in (first, *others))
+            first, when = _SUPER, ""
+        needed = "; ".join(f"GRANT {one} TO {self.account}" for one in (first, *others))
+        return f"{needed}; for {when} also GRANT {more} TO {self.account}" if when else needed
 
     def refusal(self, why: str, hint: str = "", *, transient: bool = False) -> RecoveryError:
         """The error that it is, or has, something because of which nothing (more) is applied."""

@@ -336,7 +336,6 @@ def question_text(plan: Plan, about: About) -> str:
 
 
 def print_result(result: Result, page: Plain) -> None:
-    """Print what was done."""
     done = f"{count_text(result.transactions, 'transaction')}, {size_text(result.size)}"
     if result.how == "nothing":
         page.line("nothing to do: the target has all of it", "bold green")

@@ -22,8 +22,8 @@ from typing import Self
 
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.log import Log
+from binlog2s3.replication.endpoint import LOOPBACK, Endpoint
 from binlog2s3.replication.feed import NotServedError
-from binlog2s3.replication.listen import LOOPBACK, Endpoint
 from binlog2s3.replication.login import (
     NONCE_SIZE,
     Account,
@@ -370,7 +370,6 @@ class Client:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket."""
         self.ended.set()
         with suppress(OSError):
             self._socket.close()

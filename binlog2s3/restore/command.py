@@ -39,7 +39,7 @@ from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Stage, held
 from binlog2s3.restore.document import PrintedChoice, PrintedRestore
-from binlog2s3.restore.engine import Choice, Engine, Reached, choose, is_other_series, refuse_root
+from binlog2s3.restore.engine import Choice, Engine, Reached, choose, refuse_root
 from binlog2s3.restore.scratch import ScratchServer, ScratchSettings, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
@@ -184,14 +184,13 @@ class _Restore:
         )
 
     def _refuse_version(self, choice: Choice) -> None:
-        if not is_other_series(self._version.text, choice.version):
+        source = ServerVersion(choice.version)
+        if not self._version.is_other_series(source):
             return
         text = (
-            f"{self._config.mysqld} is of version {self._version.text}, the source of "
-            f"{choice.version}"
+            f"{self._config.mysqld} is of version {self._version.text}, the source of {source.text}"
         )
-        series = ServerVersion(choice.version).series
-        if choice.plan.flavour == "mysql" and self._version.series < series:
+        if choice.plan.flavour == "mysql" and self._version.is_older(source):
             raise RecoveryError(
                 f"{text}: MySQL does not support binlogs of a later series",
                 hint="name a server program of the source's series, or a later one, with --mysqld",
@@ -382,7 +381,7 @@ class _Restore:
         reached = self._marker.reached
         if reached is None:
             return "another version of binlog2s3 has begun it"
-        if is_other_series(reached.server_version, self._version.text):
+        if self._version.is_other_series(ServerVersion(reached.server_version)):
             return f"a server of version {reached.server_version} has made it"
         if self._marker.stage == "apply" and not self._can_continue():
             return "the server cannot say what was applied"

@@ -154,7 +154,7 @@ def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot
 
 
 def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
-    extract = Extract(snapshot.blocks, concurrency=config.s3.concurrency)
+    extract = Extract(snapshot, concurrency=config.s3.concurrency)
     with pitr_named():
         found = OnlyTables(config.tables, plan, extract.stream)
         for refusal in found.refusals:
@@ -360,7 +360,7 @@ class Engine:
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
             version = one_line(str(row["version"]))
-            if is_other_series(version, choice.version):
+            if ServerVersion(version).is_other_series(ServerVersion(choice.version)):
                 say(
                     "warning",
                     f"the scratch server is of version {version}, the source of {choice.version}: "
@@ -421,7 +421,7 @@ class Engine:
                 (one.lineage, str(one.binlog)): snapshot.known(one.lineage, one.binlog).server_id
                 for one in plan.pieces
             }
-        extract = Extract(snapshot.blocks, concurrency=self._config.s3.concurrency)
+        extract = Extract(snapshot, concurrency=self._config.s3.concurrency)
         with closing(extract.stream(plan.pieces)) as stream:
             found.look(stream, ids)
         return found
@@ -474,11 +474,6 @@ def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
     if backup.gtid_set is not None or backup.ends_at is None:
         return True
     return len(lineages_at(*backup.ends_at, history)) <= 1
-
-
-def is_other_series(version: str, source: str) -> bool:
-    """Whether two server versions are of different release series, like 10.11 and 11.8."""
-    return ServerVersion(version).series != ServerVersion(source).series
 
 
 def _tz(plan: Plan, history: Snapshot) -> str | None:

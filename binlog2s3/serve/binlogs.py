@@ -1,12 +1,12 @@
 """What is known of complete binlogs, and their blocks: no byte is passed on before its check."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeAlias
 
+from binlog2s3.archive.ahead import Kept
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
@@ -18,7 +18,7 @@ from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, Stor
 from binlog2s3.recover import one_binlog
 from binlog2s3.serve.model import ServedBinlog
 
-_KEPT = 64
+_MOST_KEPT = 64
 _WAIT_SECONDS = 5.0
 
 
@@ -122,39 +122,40 @@ class Binlogs:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._lock = threading.Lock()
-        self._found: OrderedDict[BinlogId, Facts] = OrderedDict()
-        self.blocks = Blocks(_not_looked_up, catalog.binlog, keep=0)
+        self._kept = Kept[Facts](_MOST_KEPT)
+        self.blocks = Blocks(catalog.binlog, keep=0)
 
     def find(self, binlog: ServedBinlog, *, read_here: bool) -> Facts | None:
-        """What is known of a binlog. One without an entry is read once.
+        """What is known of a binlog. One without an entry is read once, by the first that asks.
 
         `read_here`: `Tail` has read it; then None is returned if it has no entry.
         """
-        with self._lock:
-            if (found := self._found.get(binlog.place)) is not None:
-                self._found.move_to_end(binlog.place)
-                return found
-        found = self.by_entry(binlog)
-        if found is None:
-            if read_here:
+        task = partial(self._look_up, binlog)
+        if read_here and self._kept.find(binlog.binlog_id) is None:
+            known = self.by_entry(binlog)
+            if known is None:
                 return None
-            readable = self._catalog.binlog(binlog.lineage, binlog.name)
-            if readable.state == "archived" and not _has_checksums(readable):
-                raise StoreError(
-                    f"{binlog.name} has no entry, and its events have no checksums: nothing proves "
-                    "its bytes",
-                    hint="`binlog2s3 verify --repair` makes the entry",
-                    transient=True,
-                )
-            size = binlog.end or readable.size
-            self.blocks.note(binlog.lineage, binlog.name, readable)
-            found = one_binlog.known_by_reading(binlog.lineage, binlog.name, readable, size, [])
-        with self._lock:
-            self._found[binlog.place] = found
-            while len(self._found) > _KEPT:
-                self._found.popitem(last=False)
-        return found
+            task = partial(_itself, known)
+        fetch = self._kept.get(binlog.binlog_id, task)
+        fetch.run()
+        return fetch.result()
+
+    def _look_up(self, binlog: ServedBinlog) -> Facts:
+        """By its entry, or by reading it."""
+        known = self.by_entry(binlog)
+        if known is not None:
+            return known
+        readable = self._catalog.binlog(binlog.lineage, binlog.name)
+        if readable.state == "archived" and not _has_checksums(readable):
+            raise StoreError(
+                f"{binlog.name} has no entry, and its events have no checksums: nothing proves "
+                "its bytes",
+                hint="`binlog2s3 verify --repair` makes the entry",
+                transient=True,
+            )
+        size = binlog.end or readable.size
+        self.blocks.note(binlog.lineage, binlog.name, readable)
+        return one_binlog.known_by_reading(binlog.lineage, binlog.name, readable, size, [])
 
     def by_entry(self, binlog: ServedBinlog) -> Facts | None:
         """An archived binlog as its entry describes it; None as long as it has none."""
@@ -170,6 +171,10 @@ class Binlogs:
         return one_binlog.described(entry, binlog.lineage, self.blocks)
 
 
+def _itself(known: Facts) -> Facts:
+    return known
+
+
 def _has_checksums(readable: Readable) -> bool:
     """Whether its events have checksums, as its first bytes say.
 
@@ -180,7 +185,3 @@ def _has_checksums(readable: Readable) -> bool:
         for data in readable.blocks(0, min(readable.size, MADE_UP_BYTES)):
             scanner.feed(data)
     return all(one.checksum == "crc32" for one in scanner.formats[:1])
-
-
-def _not_looked_up(lineage: str, name: BinlogName) -> Facts:
-    raise ArchiveError(f"{name} of {lineage} was not looked up")

@@ -24,7 +24,7 @@ from binlog2s3.config.options import split_listen
 from binlog2s3.config.serve import ServeConfig, is_loopback
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log
-from binlog2s3.replication.listen import Endpoint, tls_of
+from binlog2s3.replication.endpoint import Endpoint, tls_of
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
@@ -116,7 +116,7 @@ class Serving:
     def identity(self) -> Identity:
         """What clients are told; the version may change while the archive grows."""
         history = self._history
-        newest, gtids = history.newest_place()
+        newest, gtids = history.newest_position()
         mode = self._gtid_mode() if history.flavour == "mysql" else ""
         version = ServerVersion(history.server_version)
         return Identity(
@@ -192,7 +192,7 @@ class Serving:
 
 def _client(client: Client, served: ServedDump | None) -> ClientStatus:
     dump = client.dump
-    name, position = served.place if served is not None else ("", 0)
+    name, position = served.position if served is not None else ("", 0)
     state = "connected" if served is None else "sending" if served.behind else "waiting"
     kind = "client"
     if dump is not None:

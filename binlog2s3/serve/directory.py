@@ -176,7 +176,7 @@ class Directory:
             )
             end = None if part.piece is None else part.piece.end
             one = ServedBinlog(lineage=lineage, name=part.name, end=end, before=part.before)
-            self._parts[one.place] = part
+            self._parts[one.binlog_id] = part
             binlogs.append(one)
         self._view = view_of(1, tuple(binlogs), 0)
         self._reading = threading.Lock()
@@ -203,7 +203,7 @@ class Directory:
         keep = {part.keeps_gtids for part in self._parts.values()} - {None}
         return keep.pop() if len(keep) == 1 else None
 
-    def newest_place(self) -> tuple[tuple[str, int], str]:
+    def newest_position(self) -> tuple[tuple[str, int], str]:
         """Always unknown: no client waits for more."""
         return ("", 0), ""
 
@@ -289,10 +289,10 @@ class Directory:
     def known(self, binlog: ServedBinlog) -> Facts:
         """Up to where the file can be sent. A server's own file is read for it, once."""
         with self._reading:
-            known = self._known.get(binlog.place)
+            known = self._known.get(binlog.binlog_id)
             if known is None:
                 part, is_last = self._part(binlog), binlog is self._view.binlogs[-1]
-                known = self._known[binlog.place] = _known_of(binlog, part, is_last=is_last)
+                known = self._known[binlog.binlog_id] = _known_of(binlog, part, is_last=is_last)
             return known
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
@@ -316,7 +316,7 @@ class Directory:
         return None
 
     def _part(self, binlog: ServedBinlog) -> _Part:
-        return self._parts[binlog.place]
+        return self._parts[binlog.binlog_id]
 
     def _gtids_of(self, binlog: ServedBinlog) -> Iterator[str]:
         """The GTIDs of a MariaDB's transactions in a file, in order."""

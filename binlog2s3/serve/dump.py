@@ -99,7 +99,7 @@ class ServedDump:
         self._following: ServedBinlog | None = None
         self.behind = 0
         """Bytes of the binlog that this client has not got yet."""
-        self.place: tuple[str, int] = ("", 0)
+        self.position: tuple[str, int] = ("", 0)
 
     def run(self) -> None:
         """Send. Raises NotServedError and ArchiveError, which the client is told; OSError."""
@@ -155,7 +155,7 @@ class ServedDump:
             return self._wait_for(name)
         binlog = view.binlogs[number]
         self._asked(lambda: self._served.check_begin(binlog, offset, is_replica=dump.registered))
-        self._asked_for = binlog.place if name else None
+        self._asked_for = binlog.binlog_id if name else None
         if offset > len(MAGIC):
             self._offset = self._asked(lambda: self._served.boundary(binlog, offset))
             self._feed.at = (self._name_of(view, binlog), offset)
@@ -235,7 +235,7 @@ class ServedDump:
     def _name_of(self, view: View, binlog: ServedBinlog) -> str:
         """A binlog's name at the client. mysqlbinlog compares it with the one that it asked for."""
         dump = self._dump
-        if not dump.registered and binlog.place == self._asked_for:
+        if not dump.registered and binlog.binlog_id == self._asked_for:
             return dump.name
         asked = _asked_name(dump.name)
         resumes = dump.registered or (asked is not None and asked.lineage is not None)
@@ -278,7 +278,7 @@ class ServedDump:
             binlog = view.binlogs[number]
             end, problem = self._end_of(view, number)
             if self._offset > end and not binlog.is_open:
-                raise NotServedError(_left(view, binlog.place, self._offset))
+                raise NotServedError(_left(view, binlog.binlog_id, self._offset))
             yield from self._upto(binlog, end)
             if problem:
                 raise NotServedError(problem)
@@ -316,7 +316,7 @@ class ServedDump:
             for data in parts:
                 yield memoryview(data)
                 self._offset += len(data)
-                self.place = (self._feed.name, self._offset)
+                self.position = (self._feed.name, self._offset)
                 self.behind = max(0, end - self._offset)
 
     def _block(self, binlog: ServedBinlog, end: int) -> memoryview:
@@ -336,7 +336,7 @@ class ServedDump:
 
     def _fetch(self, binlog: ServedBinlog, number: int, end: int) -> Fetch[memoryview]:
         upto = min(end, (number + 1) * BLOCK_SIZE)
-        key = (*binlog.place, number, upto)
+        key = (*binlog.binlog_id, number, upto)
         return self._cache.get(key, lambda: self._served.block(binlog, number, upto))
 
     # Between two binlogs
@@ -353,9 +353,9 @@ class ServedDump:
 
     def _numbered(self, view: View, binlog: ServedBinlog) -> tuple[View, int]:
         """The view and the binlog's number in it, which may differ from that in an earlier view."""
-        number = view.numbers.get(binlog.place)
+        number = view.numbers.get(binlog.binlog_id)
         if number is None:
-            raise NotServedError(_left(view, binlog.place, len(MAGIC)))
+            raise NotServedError(_left(view, binlog.binlog_id, len(MAGIC)))
         return view, number
 
     def _leave(self, view: View, binlog: ServedBinlog, following: ServedBinlog) -> None:
@@ -383,7 +383,7 @@ class ServedDump:
         elif not following.begin:
             has = has if isinstance(has, MariadbHad) else MariadbHad(())
             has.await_also(before.gtids())
-            self._due[following.place] = tuple(before.gtids())
+            self._due[following.binlog_id] = tuple(before.gtids())
             self._feed.has = has
 
     def _check_seen(self, binlog: ServedBinlog) -> None:
@@ -391,7 +391,7 @@ class ServedDump:
         has = self._feed.has
         if not isinstance(has, MariadbHad):
             return
-        missing = [one for one in self._due.get(binlog.place, ()) if has.awaits(one)]
+        missing = [one for one in self._due.get(binlog.binlog_id, ()) if has.awaits(one)]
         if missing:
             raise NotServedError(
                 f"{', '.join(map(gtid_text, missing))} is not in {binlog.name}, where the archive "
@@ -443,9 +443,9 @@ def _ambiguous(
     return f"{text}, unless the client has followed lineage {others[0]}{of}"
 
 
-def _left(view: View, place: BinlogId, offset: int) -> str:
+def _left(view: View, binlog_id: BinlogId, offset: int) -> str:
     """Why an offset of a binlog of a lineage is not, or no longer, part of the history."""
-    lineage, name = place
+    lineage, name = binlog_id
     if end := _last_of(view, lineage):
         return (
             f"the history that is written now left lineage {lineage} at {end}, before "

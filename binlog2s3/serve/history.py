@@ -179,7 +179,7 @@ class ArchiveHistory:
         known = route.brief(len(route) - 1)
         return not known.anonymous if known.transactions else bool(known.gtids_before) or None
 
-    def newest_place(self) -> tuple[tuple[str, int], str]:
+    def newest_position(self) -> tuple[tuple[str, int], str]:
         """Name and end of the newest binlog, and the GTIDs executed there; "" if unknown."""
         view, tail = self._view, self._tail
         if tail is None or not view.binlogs:
@@ -227,7 +227,7 @@ class ArchiveHistory:
         begins = self._begin_after(have)
         if begins is None:
             raise self._purged(self._view, have)
-        number = self._view.numbers[begins.binlog.place]
+        number = self._view.numbers[begins.binlog.binlog_id]
         self._check_unlogged(number, MysqlPart(have))
         self._check_unnamed(number, MysqlPart(have))
         self._check_outside(number, have)
@@ -264,7 +264,7 @@ class ArchiveHistory:
         if number is None:
             return None
         offset = 0
-        if tail is not None and view.binlogs[number].place == tail.binlog.place:
+        if tail is not None and view.binlogs[number].binlog_id == tail.binlog.binlog_id:
             marks = (m.offset for m in tail.marks if m.gtids is not None and m.gtids <= have)
             offset = max(marks, default=0)
         # it may lack what the lineage before has, too
@@ -283,10 +283,10 @@ class ArchiveHistory:
         self._check_unlogged(places.start, places.part)
         self._check_histories(have, places.start, places.extra)
         begins = beginning(view.binlogs, places)
-        if tail is None or begins.binlog.place != tail.binlog.place:
+        if tail is None or begins.binlog.binlog_id != tail.binlog.binlog_id:
             return begins
         # what comes before a mark may be left out if it is before the places of all domains
-        awaited = {gtid[0]: gtid for gtid in begins.due.get(tail.binlog.place, ())}
+        awaited = {gtid[0]: gtid for gtid in begins.due.get(tail.binlog.binlog_id, ())}
         added = added_by(tail.scanner)
         if added.goes_back or added.added is None or not added.added.domains() <= awaited.keys():
             return begins
@@ -396,7 +396,7 @@ class ArchiveHistory:
         known = self._find(binlog)
         if known is not None:
             return known
-        tail = self._closed.get(binlog.place)
+        tail = self._closed.get(binlog.binlog_id)
         if tail is None or not tail.scanner.formats:
             raise ArchiveError(f"{binlog.name} of {binlog.lineage.id} has no entry yet")
         return scanned(
@@ -478,9 +478,9 @@ class ArchiveHistory:
     def _read_here(self, binlog: ServedBinlog) -> Tail | None:
         """The tail that has read this binlog, if there is one."""
         tail = self._tail
-        if tail is not None and tail.binlog.place == binlog.place:
+        if tail is not None and tail.binlog.binlog_id == binlog.binlog_id:
             return tail
-        return self._closed.get(binlog.place)
+        return self._closed.get(binlog.binlog_id)
 
     def _find(self, binlog: ServedBinlog) -> Facts | None:
         """What is known of a binlog that is complete; None if only the tail knows it."""
@@ -548,7 +548,7 @@ class ArchiveHistory:
             self._added = None
             before, self._tail = self._tail, None
             if following is not None:
-                is_same = before is not None and before.binlog.place == following.place
+                is_same = before is not None and before.binlog.binlog_id == following.binlog_id
                 is_usable = is_same and before is not None and before.scanner.damage is None
                 self._tail = before if is_usable else Tail(following)
                 binlogs = [*binlogs, self._tail.binlog]  # type: ignore[union-attr]
@@ -697,11 +697,11 @@ class ArchiveHistory:
         new = Tail(ServedBinlog(lineage=binlog.lineage, name=following, is_open=True))
         added = tail.scanner.gtids
         self._added = added if self._added is None else either(self._added, added)
-        self._closed[binlog.place] = tail
+        self._closed[binlog.binlog_id] = tail
         tail.binlog, self._tail = done, new
         for old in list(self._closed.values())[:-1]:  # once its entry says the same
             if self._binlogs.by_entry(old.binlog) is not None:
-                del self._closed[old.binlog.place]
+                del self._closed[old.binlog.binlog_id]
         self._show((*self._view.binlogs[:-1], done, new.binlog))
         return True
 
@@ -808,7 +808,7 @@ class _ViewLine:
             for data in readable.blocks(0, readable.size):
                 yield from scanner.feed(data)
 
-        key = (binlog.place, binlog.end, search)  # it has an end as soon as another one follows
+        key = (binlog.binlog_id, binlog.end, search)  # it has an end as soon as another one follows
         found = self._history._read_whole.search(key, lambda: search(transactions()))  # noqa: SLF001
         return cast("Result", found)
 

@@ -38,8 +38,7 @@ class ServedBinlog:
     unlogged: bool = False
 
     @property
-    def place(self) -> BinlogId:
-        """What identifies it."""
+    def binlog_id(self) -> BinlogId:
         return self.lineage.id, self.name
 
     @property
@@ -69,7 +68,7 @@ class View:
     """All binlogs of a history, as they were at one moment; there may be none.
 
     The last binlog has whole transactions up to `whole`. `problem`: why no more can come, "" if
-    more may come. `numbers` has the number of each binlog by its place; `plain` says
+    more may come. `numbers` has the number of each binlog by its id; `plain` says
     which names are those of one binlog only. `elsewhere`: names of binlogs that are not, or not as
     a whole, part of this history.
     """
@@ -114,7 +113,6 @@ def view_of(
     problem: str = "",
     elsewhere: AbstractSet[BinlogName] = frozenset(),
 ) -> View:
-    """A view of these."""
     plain: dict[BinlogName, bool] = {}
     for one in binlogs:
         plain[one.name] = one.name not in plain
@@ -123,7 +121,7 @@ def view_of(
         binlogs=binlogs,
         whole=whole,
         problem=problem,
-        numbers={one.place: number for number, one in enumerate(binlogs)},
+        numbers={one.binlog_id: number for number, one in enumerate(binlogs)},
         plain=plain,
         elsewhere=elsewhere,
     )
@@ -162,12 +160,12 @@ def beginning(binlogs: Sequence[ServedBinlog], places: StatePlaces) -> Beginning
     for gtid in places.newest.gtids():
         number, offset = places.upto.get(gtid[0], (0, 0))
         if offset and number >= start:
-            due[binlogs[number].place] = (*due.get(binlogs[number].place, ()), gtid)
+            due[binlogs[number].binlog_id] = (*due.get(binlogs[number].binlog_id, ()), gtid)
     first = binlogs[start]
     if start and first.joined is not None and not first.begin:
         # it has all of the lineage before, of which this binlog may repeat something
         repeated = first.joined.gtids() if isinstance(first.joined, MariadbGtidList) else ()
-        due[first.place] = (*due.get(first.place, ()), *repeated)
+        due[first.binlog_id] = (*due.get(first.binlog_id, ()), *repeated)
     awaited = (gtid for gtids in due.values() for gtid in gtids)
     return Beginning(binlog=first, offset=0, had=MariadbHad(awaited), due=due)
 
@@ -195,7 +193,7 @@ class ServedHistory(Protocol):
     def error(self) -> Binlog2s3Error | None:
         """Why what it is read from cannot be asked at the moment."""
 
-    def newest_place(self) -> tuple[tuple[str, int], str]:
+    def newest_position(self) -> tuple[tuple[str, int], str]:
         """Name and end of the newest binlog, and the GTIDs executed there; "" if unknown."""
 
     def view(self) -> View:

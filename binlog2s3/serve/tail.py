@@ -95,7 +95,7 @@ class Recent:
     def add(self, binlog: ServedBinlog, begin: int, data: bytes) -> None:
         """Keep these bytes of a binlog, and drop the oldest."""
         with self._lock:
-            self._blocks.append((binlog.place, begin, data))
+            self._blocks.append((binlog.binlog_id, begin, data))
             self._size += len(data)
             while self._size > _RECENT_BYTES or len(self._blocks) > _RECENT_MOST:
                 self._size -= len(self._blocks.popleft()[2])
@@ -109,7 +109,7 @@ class Recent:
     def find(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """Bytes [begin, end) of a binlog; None if not all are there."""
         with self._lock:
-            blocks = [one for one in self._blocks if one[0] == binlog.place]
+            blocks = [one for one in self._blocks if one[0] == binlog.binlog_id]
         found: list[bytes] = []
         for _, at, data in blocks:
             until = at + len(data)

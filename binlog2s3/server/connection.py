@@ -33,7 +33,7 @@ from binlog2s3.server.errors import (
     translate,
 )
 from binlog2s3.server.login import Login
-from binlog2s3.server.version import ServerVersion, is_on
+from binlog2s3.server.version import ServerVersion, is_aurora_reader, is_on
 
 if TYPE_CHECKING:
     _Pymysql = pymysql.Connection[DictCursor]
@@ -469,14 +469,14 @@ def _refuse_aurora_reader(
     rows: Callable[[str], list[dict[str, Any]]],
     address: str,
 ) -> None:
-    """A reader of an Aurora cluster shares the writer's storage, and writes no binlog."""
+    """See `is_aurora_reader`."""
     found = {
         str(row["Variable_name"]).lower(): str(row["Value"])
         for row in rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('aurora_server_id', 'innodb_read_only')"
         )
     }
-    if "aurora_server_id" in found and found.get("innodb_read_only", "").upper() in ("ON", "1"):
+    if is_aurora_reader(found):
         raise SourceError(
             f"{address} is a reader of an Aurora cluster (aurora_server_id "
             f"{found['aurora_server_id']!r:.100}, innodb_read_only ON)",

@@ -154,5 +154,5 @@ def _without_answer(error: Exception, where: str) -> SourceError:
 
 def _named(privileges: str) -> str:
     """Those of the sufficient privileges that a streamer should have, under both their names."""
-    wanted = [name for name in privileges.split(", ") if name != "SUPER"]
+    wanted = [name for name in privileges.split(", ") if name != "SUPER"] or [privileges]
     return ", ".join(wanted).replace("BINLOG MONITOR", "BINLOG MONITOR (REPLICATION CLIENT)")

@@ -185,9 +185,34 @@ class ServerVersion:
         return self._since(mysql=(8,), mariadb=(10, 2, 4))
 
     @property
+    def cascades_itself(self) -> bool:
+        """Whether it logs what its foreign keys delete and change, and may keep rows it should not.
+
+        See `recover.replaced`.
+        """
+        return self._since(mysql=(9, 6))
+
+    @property
+    def dumps_under_lock(self) -> bool:
+        """Whether its mysqldump reads the GTIDs of a --single-transaction under a lock.
+
+        Up to 8.0.31 they are read after the snapshot
+        (https://dev.mysql.com/doc/relnotes/mysql/8.0/en/news-8-0-32.html).
+        """
+        return self._since(mysql=(8, 0, 32))
+
+    @property
     def loads_history(self) -> bool:
         """Whether it takes rows of the past (system_versioning_insert_history)."""
         return self._since(mariadb=(10, 11))
+
+    def is_older(self, other: "ServerVersion") -> bool:
+        """Whether its release series is older than the other's."""
+        return self.series < other.series
+
+    def is_other_series(self, other: "ServerVersion") -> bool:
+        """Whether both are of different release series, like 10.11 and 11.8."""
+        return self.series != other.series
 
     def _since(
         self, *, mysql: tuple[int, ...] | None = None, mariadb: tuple[int, ...] | None = None
@@ -195,6 +220,14 @@ class ServerVersion:
         """Whether it is this version of its flavour or a later one; None: no version is."""
         wanted = mariadb if self.mariadb else mysql
         return wanted is not None and self.numbers >= wanted
+
+
+def is_aurora_reader(variables: Mapping[str, str]) -> bool:
+    """Whether it is a reader of an Aurora cluster, by its variables; it writes no binlog.
+
+    It shares the writer's storage.
+    """
+    return "aurora_server_id" in variables and is_on(variables.get("innodb_read_only"))
 
 
 def is_on(value: object) -> bool:

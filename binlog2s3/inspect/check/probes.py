@@ -153,7 +153,6 @@ class LiveProbes:
         return f"{info.size} bytes"
 
     def get(self) -> Row | str:
-        """Get a range of it."""
         if self._store.get(self._object, 100, 200) != self._body[100:200]:
             hint = "a recovery reads ranges"
             return fail("store", "get a range", "the bytes differ from those put", hint)

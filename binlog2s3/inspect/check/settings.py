@@ -12,7 +12,7 @@ from binlog2s3.formatting import duration_text
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 from binlog2s3.server.errors import IN_ENGINE, LOG_CLOSED
 from binlog2s3.server.omissions import FILTERS
-from binlog2s3.server.version import ServerVersion, is_on
+from binlog2s3.server.version import ServerVersion, is_aurora_reader, is_on
 
 ENGINE = "binlog_storage_engine"
 """MariaDB's variable, from 12.3 on: the engine that has the binlog; "" if it is in files."""
@@ -52,7 +52,6 @@ class ServerSettings:
         return next((self.variables[name] for name in names if name in self.variables), None)
 
     def is_on(self, *names: str) -> bool:
-        """Whether a switch is on."""
         return is_on(self.value(*names))
 
 
@@ -87,7 +86,7 @@ def unseen_rows(why: str) -> Iterator[Row]:
 
 
 def _log_bin(server: ServerSettings) -> Row:
-    if "aurora_server_id" in server.variables and server.is_on("innodb_read_only"):
+    if is_aurora_reader(server.variables):
         return fail(
             "settings",
             "log_bin",

@@ -110,14 +110,15 @@ def _directory_row(directory: Path, made: list[Path]) -> Row:
 
 
 def owner_row(directory: Path, owner: int, user: int) -> Row:
-    """Whether the check runs as the user that streams; a unit's own user is known to root only."""
-    if owner == user:
+    """Whether a streamer of this user takes it; a unit's own user is known to root only."""
+    if private.trusts(user, owner):
         return ok("spool", "directory", f"{directory} can be written to")
     if user == 0 and directory.is_relative_to(_DYNAMIC):
         found = f"{directory} belongs to user {owner}, which systemd made for the unit"
         return ok("spool", "directory", found)
     found = f"{directory} belongs to user {owner}; this check runs as {user}"
-    return warn("spool", "directory", found, "run the check as the user that streams")
+    hint = f"run the check as the user that streams; a streamer that runs as {user} refuses it"
+    return warn("spool", "directory", found, hint)
 
 
 def _lock_row(directory: Path) -> Row:

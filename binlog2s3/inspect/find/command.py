@@ -84,7 +84,6 @@ def run(config: FindConfig | RowsConfig, outside: Outside = OUTSIDE) -> int:
 
 
 def _query(config: FindConfig) -> SearchQuery:
-    """What to look for."""
     since_us, until_us = config.between
     return SearchQuery(
         wanted=Criteria(

@@ -50,7 +50,6 @@ class Span:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
         return self.end - self.begin
 
 
@@ -72,7 +71,7 @@ class UnreadableRange:
     end: int
 
 
-Piece = tuple[int, bytes]
+BytesAt = tuple[int, bytes]
 """An offset in the binlog, and the bytes from that offset on."""
 
 
@@ -100,7 +99,7 @@ class SpanSearcher:
         prefilter = Prefilter(
             self.rules or _ALL, span.begin, opened.form.trailer, dict(known.damaged)
         )
-        pieces: list[Piece] | None = [] if span.size <= _KEPT_MOST else None
+        kept: list[BytesAt] | None = [] if span.size <= _KEPT_MOST else None
         end, error = span.end, None
         for number, block in zip(span.numbers, data, strict=True):
             if error is not None:
@@ -113,11 +112,11 @@ class SpanSearcher:
             piece = bytes(block[low:high])
             if self.rules is not None:
                 prefilter.feed(piece)
-            if pieces is not None:
-                pieces.append((at + low, piece))
+            if kept is not None:
+                kept.append((at + low, piece))
         if error is not None:
             lost.append(UnreadableRange(error, end, span.end))
-        yield from self._look(span, opened, pieces, self._regions(prefilter, span, end), prefilter)
+        yield from self._look(span, opened, kept, self._regions(prefilter, span, end), prefilter)
 
     def phases(self, span: Span) -> tuple[list[FoundPhase], bool]:
         """The phases of what has two in a span, and whether all of it could be read."""
@@ -151,7 +150,7 @@ class SpanSearcher:
         self,
         span: Span,
         opened: "_Opened",
-        pieces: list[Piece] | None,
+        kept: list[BytesAt] | None,
         chosen: list[Region],
         prefilter: Prefilter,
     ) -> Iterator[Hit]:
@@ -159,8 +158,8 @@ class SpanSearcher:
         least = 0 if prefilter.compressed or self.rules is None else self.wanted.min_rows
         for region in reversed(chosen) if self.newest_first else chosen:
             data = None
-            if pieces is not None:
-                data = b"".join(self._bytes(pieces, region.begin, region.end))
+            if kept is not None:
+                data = b"".join(self._bytes(kept, region.begin, region.end))
             transactions = self._scan(span, opened, data, region)
             for one in reversed(transactions) if self.newest_first else transactions:
                 # each row takes at least one byte
@@ -267,8 +266,8 @@ class SpanSearcher:
             yield from views
 
     @staticmethod
-    def _bytes(pieces: list[Piece], begin: int, end: int) -> Iterator[bytes]:
-        for at, piece in pieces:
+    def _bytes(kept: list[BytesAt], begin: int, end: int) -> Iterator[bytes]:
+        for at, piece in kept:
             if at < end and at + len(piece) > begin:
                 yield piece[max(begin - at, 0) : end - at]
 

@@ -79,7 +79,6 @@ class FilterRules:
 
 
 def rules_for(wanted: Criteria, gtid: GtidTest | None = None) -> FilterRules:
-    """The rules for these criteria."""
     meaning = bytearray(256)
     for kind in _GTID_EVENTS:
         meaning[kind] = _START

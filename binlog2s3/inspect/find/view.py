@@ -94,7 +94,6 @@ def _names_one(gtid: str | None) -> bool:
 
 
 def query_text(query: SearchQuery) -> str:
-    """The query in words."""
     wanted, words = query.wanted, []
     words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds) or "transactions")
     if wanted.tables is not None:

@@ -26,6 +26,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import brief, us_of
 from binlog2s3.inspect.verify.report import Interval, RecordedGap
+from binlog2s3.server.version import ServerVersion
 
 
 def of_entry(entry: EntryRow, size: int, lineage: Lineage) -> Binlog | Facts:
@@ -257,7 +258,7 @@ def own_problems(lineage: Lineage) -> Iterator[str]:
         yield f"first_binlog_time is {lineage.first_binlog_time.isoformat()}, its id says {time}"
     if lineage.server_uuid[:8].lower() != server:
         yield f"server.uuid is {lineage.server_uuid}, its id says {server}"
-    if ("mariadb" in lineage.server_version.lower()) != (lineage.flavour == "mariadb"):
+    if ServerVersion(lineage.server_version).flavour != lineage.flavour:
         yield f"server.flavour is {lineage.flavour}, server.version {lineage.server_version}"
     try:
         parse(lineage.gtid_set, lineage.flavour)

@@ -27,6 +27,7 @@ from binlog2s3.binlog.place import is_in
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import brief, count_text
 from binlog2s3.inspect.verify.context import LineageContext
+from binlog2s3.server.version import ServerVersion
 
 _ENDS = ("rotate", "stop", "crash")
 
@@ -207,7 +208,7 @@ def _format_problems(entry: EntryRow, flavour: Flavour) -> Iterator[str]:
     for one in entry.formats:
         if one["checksum"] not in ("crc32", "none"):
             yield f"formats has the unknown checksum {brief(one['checksum'])}"
-        if ("mariadb" in str(one["server_version"]).lower()) != (flavour == "mariadb"):
+        if ServerVersion(str(one["server_version"])).flavour != flavour:
             yield f"formats has server {brief(one['server_version'])}, but the lineage is {flavour}"
 
 

@@ -39,7 +39,7 @@ from binlog2s3.restore.by_command import (
     values_of,
 )
 from binlog2s3.restore.children import MARK, end_of, started, undisturbed
-from binlog2s3.restore.engine import is_other_series, version_of_source
+from binlog2s3.restore.engine import version_of_source
 from binlog2s3.restore.scratch import (
     ScratchServer,
     ScratchSettings,
@@ -281,16 +281,6 @@ def test_the_version_of_the_source_is_that_of_the_last_binlog(state: str) -> Non
     stop = replace(PLAN.stop, lineage=bucket.lineage.id, binlog=name)
     assert version_of_source(replace(PLAN, stop=stop), snapshot) == "5.5.6"
     assert bucket.lineage.server_version != "5.5.6"
-
-
-def test_another_series_than_the_sources() -> None:
-    """A later release of the same series is none."""
-    for source in ("8.0.36", "8.4.3"):
-        assert is_other_series("9.7.4", source)
-    assert is_other_series("11.8.6-MariaDB-log", "10.11.18-MariaDB")
-    assert not is_other_series("10.11.18-MariaDB-log", "10.11.6-MariaDB")
-    assert is_other_series("26.10.0", "26.1.0")
-    assert not is_other_series("26.7.1", "26.7.0-commercial")
 
 
 # Checks

@@ -1061,13 +1061,18 @@ def test_why_a_spool_cannot_be(number: int, hint: str) -> None:
     ("directory", "owner", "user", "result"),
     [
         ("/var/lib/binlog2s3", 501, 501, "ok"),
+        ("/var/lib/binlog2s3", 0, 501, "ok"),
+        ("/var/lib/binlog2s3", 502, 501, "warn"),
         ("/var/lib/binlog2s3", 501, 0, "warn"),
         ("/var/lib/private/binlog2s3/orders", 61234, 0, "ok"),
         ("/var/lib/private/binlog2s3/orders", 61234, 501, "warn"),
     ],
 )
 def test_whose_spool_it_is(directory: str, owner: int, user: int, result: str) -> None:
-    """Another user's is a warning, but for root with that of a unit, whose user nobody can be."""
+    """Another user's is a warning, but for root with that of a unit, whose user nobody can be.
+
+    A streamer takes root's.
+    """
     assert owner_row(Path(directory), owner, user).result == result
 
 

@@ -44,7 +44,7 @@ def read_by(extract: Extract, pieces: Sequence[PlanPiece], into: list[Checked]) 
 
 def extracted(bucket: Bucket, *pieces: PlanPiece) -> list[bytes]:
     found = []
-    for piece, checked in Extract(bucket.snapshot().blocks).stream(pieces):
+    for piece, checked in Extract(bucket.snapshot()).stream(pieces):
         data, done = taken(list(checked))
         assert len(done) == piece.transactions
         found.append(data)
@@ -55,7 +55,7 @@ def refused(bucket: Bucket, piece: PlanPiece, match: str) -> bytes:
     """The error, and what was handed on before it."""
     given: list[Checked] = []
     with pytest.raises((ArchiveError, RecoveryError), match=match) as caught:
-        read_by(Extract(bucket.snapshot().blocks), [piece], given)
+        read_by(Extract(bucket.snapshot()), [piece], given)
     assert caught.value.hint
     return b"".join(one.data for one in given)
 
@@ -64,7 +64,7 @@ def test_every_cut_of_an_archived_binlog() -> None:
     """From each transaction to each: magic, format event, those bytes, those transactions."""
     bucket = Bucket()
     bucket.archive(SMALL.data)
-    extract = Extract(bucket.snapshot().blocks)
+    extract = Extract(bucket.snapshot())
     pieces = [piece_of(SMALL.transactions, a, b) for a, b in combinations(range(13), 2)]
     for piece, checked in extract.stream(pieces):
         data, done = taken(list(checked))
@@ -355,14 +355,14 @@ def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
     bucket = Bucket()
     size = LARGE.transactions[20].end + 40
     keys = bucket.chunks(LARGE.data, 0, 5 << 20, 10 << 20, size)
-    blocks = bucket.snapshot().blocks
-    known = blocks.find(ID, NAME)
+    snapshot = bucket.snapshot()
+    known = snapshot.known(ID, NAME)
     assert (known.state, known.size) == ("open", size)
     assert known.transaction_end == LARGE.transactions[20].end
     bucket.archive(LARGE.data)
     bucket.delete(keys)
     piece, given = piece_of(LARGE.transactions, 0, 21), list[Checked]()
-    read_by(Extract(blocks), [piece], given)
+    read_by(Extract(snapshot), [piece], given)
     assert taken(given)[0] == expected(LARGE.data, piece)
     assert {one.key for one in bucket.asked} == {*keys, KEY}
 
@@ -372,11 +372,11 @@ def test_of_many_binlogs_it_is_looked_up_again_where_the_bytes_are() -> None:
     bucket = Bucket()
     bucket.archive(SMALL.data)
     snapshot = bucket.snapshot()
-    known = snapshot.blocks.find(ID, NAME)
+    known = snapshot.known(ID, NAME)
     elsewhere = Catalog(bucket, LAYOUT).binlog(LINEAGE, NAME)
     for number in range(1, 5000):
         snapshot.blocks.note(LINEAGE, BinlogName("other", number), elsewhere)
-    assert len(snapshot.blocks._places) < 5000
+    assert len(snapshot.blocks._readables) < 5000
     asked = len(bucket.asked)
     assert bytes(snapshot.blocks.block(known, 0)) == bytes(SMALL.data)
     assert len(bucket.asked) == asked + 1
@@ -386,8 +386,8 @@ def test_chunks_that_were_replaced_between_two_blocks() -> None:
     """Each time the reader looks again and finds the bytes where they lie now."""
     bucket, given = Leaky(), list[Checked]()
     keys = bucket.chunks(LARGE.data, *CHUNKS)
-    blocks = bucket.snapshot().blocks
-    blocks.find(ID, NAME)
+    snapshot = bucket.snapshot()
+    snapshot.known(ID, NAME)
 
     def replace_by(begin: int, end: int, *gone: str) -> None:
         bucket.chunk(LARGE.data, begin, end)
@@ -397,7 +397,7 @@ def test_chunks_that_were_replaced_between_two_blocks() -> None:
     bucket.lose[keys[7]] = lambda: replace_by(5 << 20, 9 << 20, *keys[5:9])
     bucket.lose[keys[15]] = lambda: replace_by(0, 16 << 20, *keys[:16])
     # one at a time: one that is replaced early is never asked for
-    read_by(Extract(blocks, concurrency=1), [WHOLE], given)
+    read_by(Extract(snapshot, concurrency=1), [WHOLE], given)
     assert taken(given)[0] == expected(LARGE.data, WHOLE)
     assert bucket.lose == {}
 
@@ -406,8 +406,8 @@ def test_a_hole_that_is_there_for_a_moment() -> None:
     """A chunk is gone, and what covers it shows only after some looks: nothing is read past it."""
     bucket, given = Leaky(), list[Checked]()
     keys = bucket.chunks(LARGE.data, *CHUNKS)
-    blocks = bucket.snapshot().blocks
-    blocks.find(ID, NAME)
+    snapshot = bucket.snapshot()
+    snapshot.known(ID, NAME)
     listed = bucket.calls["list"]
 
     def cover(operation: str) -> None:
@@ -417,7 +417,7 @@ def test_a_hole_that_is_there_for_a_moment() -> None:
 
     bucket.lose[keys[5]] = lambda: bucket.delete([keys[5]])
     bucket.on_call = cover
-    read_by(Extract(blocks), [WHOLE], given)
+    read_by(Extract(snapshot), [WHOLE], given)
     assert taken(given)[0] == expected(LARGE.data, WHOLE)
     assert bucket.calls["list"] > listed + 5
 
@@ -431,15 +431,15 @@ def test_what_is_gone_is_an_error(state: str) -> None:
         bucket.archive(LARGE.data)
         bucket.delete(keys)
         keys = [KEY]
-    blocks = bucket.snapshot().blocks
-    blocks.find(ID, NAME)
+    snapshot = bucket.snapshot()
+    snapshot.known(ID, NAME)
     if state == "shorter":
         bucket.put(KEY, bytes(LARGE.data[: 9 << 20]))
     else:
         bucket.before_open = lambda _, begin: begin and bucket.delete(keys[-1:])
     said = r"missing now|no byte of|ends at|bytes, its entry says"
     with pytest.raises((ArchiveError, StoreError), match=said):
-        read_by(Extract(blocks, concurrency=1), [WHOLE], given)
+        read_by(Extract(snapshot, concurrency=1), [WHOLE], given)
     data = taken(given)[0]
     assert data == expected(LARGE.data, WHOLE)[: len(data)]
     assert bucket.calls["list"] < 60
@@ -477,7 +477,7 @@ def test_so_many_at_a_time(concurrency: int) -> None:
         binlog = written(2, first=1 + 2 * number)
         bucket.archive(binlog.data, name)
         pieces.append(piece_of(binlog.transactions, 0, 2, name=name))
-    extract = Extract(bucket.snapshot().blocks, concurrency=concurrency)
+    extract = Extract(bucket.snapshot(), concurrency=concurrency)
     allowed = min(concurrency, MOST_THREADS)
     stream = extract.stream(pieces)
     _, checked = next(stream)
@@ -501,15 +501,15 @@ def test_closing_it_early_ends_the_threads() -> None:
     """Whatever they are doing; nobody waits for them."""
     bucket = Slow()
     bucket.archive(LARGE.data)
-    blocks = bucket.snapshot().blocks
-    blocks.find(ID, NAME)
+    snapshot = bucket.snapshot()
+    snapshot.known(ID, NAME)
     before = {one for one in threading.enumerate() if one.name.startswith("ahead-")}
 
     def ours() -> list[threading.Thread]:
         now = [one for one in threading.enumerate() if one.name.startswith("ahead-")]
         return [one for one in now if one not in before]
 
-    stream = Extract(blocks).stream([piece_of(LARGE.transactions, 0, 26)])
+    stream = Extract(snapshot).stream([piece_of(LARGE.transactions, 0, 26)])
     _, checked = next(stream)
     reader = threading.Thread(target=lambda: next(checked, None), daemon=True)
     reader.start()
@@ -528,7 +528,7 @@ def test_a_piece_that_is_not_read_to_its_end() -> None:
     bucket = Bucket()
     bucket.archive(SMALL.data)
     pieces = [piece_of(SMALL.transactions, 0, 3), piece_of(SMALL.transactions, 3, 6)]
-    stream = Extract(bucket.snapshot().blocks).stream(pieces)
+    stream = Extract(bucket.snapshot()).stream(pieces)
     _, checked = next(stream)
     next(checked)
     with pytest.raises(RecoveryError, match="not read to its end"):
@@ -542,7 +542,7 @@ def test_a_plan_that_is_wrong_in_its_last_piece_is_refused_before_the_first() ->
     right = piece_of(SMALL.transactions, 0, 3)
     given: list[Checked] = []
     with pytest.raises(RecoveryError):
-        read_by(Extract(bucket.snapshot().blocks), [right, replace(right, end=1 << 40)], given)
+        read_by(Extract(bucket.snapshot()), [right, replace(right, end=1 << 40)], given)
     assert given == []
 
 

@@ -14,7 +14,7 @@ from binlog2s3.config.stream import MysqlConfig, S3Config
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.listen import Certificate, Listen, listen
 from binlog2s3.recover.plan_source import PlanSource
-from binlog2s3.replication.listen import Endpoint, tls_for, tls_of
+from binlog2s3.replication.endpoint import Endpoint, tls_for, tls_of
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.login import Login

@@ -239,7 +239,7 @@ def wide(size: int) -> list[tuple[int, bytes]]:
 
 def passed(bucket: Bucket, plan: Plan, seen_by: PreparedBefore) -> None:
     """All bytes of the plan pass, as they do when it is applied."""
-    extract = Extract(bucket.snapshot().blocks)
+    extract = Extract(bucket.snapshot())
     for _, data in walked(extract.stream, [seen_by])(plan.pieces):
         for _ in data:
             pass

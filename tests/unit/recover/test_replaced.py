@@ -1,18 +1,16 @@
 """A REPLACE of rows that others refer to: MySQL 9.6 and later do not log what it cascades to."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from binlog2s3.binlog.events import EventType
 from binlog2s3.errors import SourceError
-from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
+from binlog2s3.recover.replaced import Replaced, referring
 from binlog2s3.server.foreign_keys import ForeignKey
 from tests.binlog_writer import statement
 from tests.unit.binlog.test_content import rows, table_map
 from tests.unit.recover.fake_server import fake
-from tests.unit.recover.test_target import FACTS
 from tests.unit.recover.watched import saw
 
 ORDERS, LINES = table_map(7, "orders"), table_map(8, "lines")
@@ -78,12 +76,6 @@ def test_tables_that_others_refer_to_are_told(parent: str, kind: int) -> None:
 def test_other_keys_are_no_doubt(parent: str, kind: int) -> None:
     """Those to other tables, and those that only follow an update."""
     assert seen(*REPLACED).doubt(keys(key(parent, kind))) == ""
-
-
-def test_a_target_of_an_older_version_has_no_such_rows() -> None:
-    """It cannot be loaded with what a newer one wrote."""
-    assert cascades_itself(replace(FACTS, version="9.7.4"))
-    assert not cascades_itself(replace(FACTS, version="9.5.0"))
 
 
 def test_the_engine_is_asked() -> None:

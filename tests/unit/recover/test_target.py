@@ -33,9 +33,16 @@ def test_the_grants_of_the_page(flavour: Flavour) -> None:
     version = "9.7.4" if flavour == "mysql" else "10.11.6-MariaDB"
     found = replace(FACTS, flavour=flavour, version=version, account="'pitr'@'localhost'")
     page = (ROOT / "docs" / "guides" / "permissions.md").read_text(encoding="utf-8")
-    block = page.partition(f"<!-- grants: {flavour} target -->")[2].split("```")[1]
+    before, _, behind = page.partition(f"<!-- grants: {flavour} target -->")
+    block = behind.split("```")[1]
     documented = [line.rstrip(";") for line in block.splitlines() if line.startswith("GRANT ")]
-    assert found.grants.split("; ") == documented
+    *needed, more = found.grants.split("; ")
+    assert needed == documented
+    when, _, privilege = more.partition(" also GRANT ")
+    name, _, rest = privilege.partition(" ")
+    assert "--stop-target-threads" in when
+    assert rest == "ON *.* TO 'pitr'@'localhost'"
+    assert f"(also `{name}` for " in before[-300:]
     assert "SUPER" in replace(FACTS, version="5.7.44-log").grants
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.replication.listen import Endpoint, tls_for
+from binlog2s3.replication.endpoint import Endpoint, tls_for
 from binlog2s3.replication.login import Account, native_answer
 from binlog2s3.replication.protocol import GTIDS_MOST, Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity

@@ -209,7 +209,7 @@ def test_a_search_for_a_gtid_blocks_nobody(binlogs: int, archived: int) -> None:
     bucket = streamed(three()[:binlogs], archived)
     with history_of(bucket) as history:
         wait_until(lambda: len(history.view().binlogs) == binlogs, what="all is there")
-        wait_until(lambda: history.newest_place()[0][1] > 4 or archived == binlogs, what="read")
+        wait_until(lambda: history.newest_position()[0][1] > 4 or archived == binlogs, what="read")
         answered = threading.Event()
 
         def ask() -> None:
@@ -387,7 +387,7 @@ def test_a_directory(tmp_path: Path, upto: int) -> None:
         (tmp_path / str(name)).write_bytes(binlog.data)
     served = of_server(tmp_path, threading.Event())
     begins = served.first_for(MariadbGtidList.parse(state_of(EVERYTHING[:upto])))
-    first = [one.place for one in served.view().binlogs].index(begins.binlog.place)
+    first = [one.binlog_id for one in served.view().binlogs].index(begins.binlog.binlog_id)
     sent = []
     for gtid in [*FIRST, *LOWER, *LAST][[0, 5, 7][first] :]:
         if begins.had.has(gtid):

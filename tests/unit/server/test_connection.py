@@ -54,6 +54,14 @@ def test_a_socket_that_is_not_the_way(code: int) -> None:
     assert "--mysql-host 127.0.0.1" in error.hint
 
 
+def test_a_privilege_is_named_also_if_only_super_is_enough() -> None:
+    """As it is for a MariaDB's event scheduler; where another one is enough, that one is named."""
+    text = "Access denied; you need (at least one of) the {} privilege(s) for this operation"
+    for needed, named in (("SUPER", "SUPER"), ("SUPER, BINLOG ADMIN", "BINLOG ADMIN")):
+        denied = pymysql.err.OperationalError(1227, text.format(needed))
+        assert str(translate(denied, ROOT)).endswith(f"is missing the privilege {named}")
+
+
 def test_after_ctrl_c_the_connection_is_not_used_again() -> None:
     """The interrupted statement's answer is never taken for that of the next one."""
     server, connection = Server(lambda: ROOT), Interrupted()

@@ -37,6 +37,30 @@ def test_versions_are_compared_as_numbers() -> None:
     assert ServerVersion("26.7.1").series == ServerVersion("26.7.0-log").series
 
 
+def test_another_series() -> None:
+    """A later release of the same series is none."""
+
+    def is_other(version: str, source: str) -> bool:
+        return ServerVersion(version).is_other_series(ServerVersion(source))
+
+    for source in ("8.0.36", "8.4.3"):
+        assert is_other("9.7.4", source)
+        assert ServerVersion(source).is_older(ServerVersion("9.7.4"))
+    assert is_other("11.8.6-MariaDB-log", "10.11.18-MariaDB")
+    assert not is_other("10.11.18-MariaDB-log", "10.11.6-MariaDB")
+    assert is_other("26.10.0", "26.1.0")
+    assert not is_other("26.7.1", "26.7.0-commercial")
+    assert not ServerVersion("26.7.0").is_older(ServerVersion("26.7.1"))
+
+
+@pytest.mark.parametrize(
+    ("version", "cascades"), [("9.5.0", False), ("9.6.0", True), ("11.8.6-MariaDB", False)]
+)
+def test_which_servers_cascade_themselves(version: str, cascades: bool) -> None:
+    """A target of an older version cannot be loaded with what such a one wrote."""
+    assert ServerVersion(version).cascades_itself is cascades
+
+
 NEWEST = ("SHOW BINARY LOG STATUS", "SHOW REPLICA STATUS", "SHOW REPLICAS", "STOP REPLICA",
           "RESET BINARY LOGS AND GTIDS")  # fmt: skip
 """Without MASTER and SLAVE, which a calendar version does not know any more."""
