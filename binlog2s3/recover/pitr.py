@@ -63,6 +63,7 @@ from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
 from binlog2s3.recover.recoded import Recoded
+from binlog2s3.recover.recomputed import Recomputed
 from binlog2s3.recover.replaced import Replaced, cascades_itself, referring
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
@@ -150,6 +151,7 @@ class _Recovery:
         self._recoded = Recoded()
         self._unrepeatable = Unrepeatable()
         self._temporary = OlderTemporary()
+        self._recomputed = Recomputed()
         self._prepared_before = PreparedBefore()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
@@ -250,6 +252,7 @@ class _Recovery:
             self._unrepeatable.doubt,
             self._temporary.doubt,
             self._recoded.doubt,
+            self._recomputed_doubt(),
             _doubt_of_lacks(ready.plan),
             unseen,
         )
@@ -653,7 +656,14 @@ class _Recovery:
         watchers: list[Watcher] = [self._recoded, self._unrepeatable, self._temporary]
         if self._target is not None and cascades_itself(self._target.facts):
             watchers.append(self._replaced)
+        if self._target is not None and self._target.facts.flavour == "mariadb":
+            watchers.append(self._recomputed)
         return watchers
+
+    def _recomputed_doubt(self) -> str:
+        if self._target is None or self._target.facts.flavour != "mariadb":
+            return ""
+        return self._recomputed.doubt(self._target.server)
 
     def _look_back(self, standing: Standing, ready: _Ready) -> str:
         """Read once more what an interrupted run has applied: what it noted died with it.
