@@ -546,7 +546,7 @@ class _Recovery:
         """What is known of the base backup, before the first transaction is applied."""
         path, backup = self._config.from_backup, self._backup
         if backup is not None:
-            return base_check.by_drill(backup.name, last_of(latest(self._catalog), backup.id))
+            return base_check.by_drill(backup.name, last_of(latest(self._catalog), backup))
         if path is None:
             return base_check.unchecked()
         if apply.is_past(start):
