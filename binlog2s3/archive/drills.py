@@ -23,7 +23,6 @@ from binlog2s3.archive.codec import (
 )
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.store.contract import ObjectInfo
 
 Outcome = Literal["proved", "failed"]
 DrillStep = Literal["choose", "restore", "start", "apply", "check"]
@@ -100,27 +99,53 @@ class DrillResult(Document):
         return ("archive", self.source, "drills", f"{self.id}.json")
 
 
-def newest(results: Iterable[DrillResult]) -> tuple[DrillResult | None, DrillResult | None]:
-    """The newest result, and the newest one that proved a recovery; None if there is none."""
+@dataclass(frozen=True, slots=True)
+class UnreadDrill:
+    """A result that cannot be read, as the store shows it: its drill may have failed."""
+
+    key: str
+    written_at: datetime
+
+
+Drill = DrillResult | UnreadDrill
+
+
+def newest(
+    results: Iterable[Drill],
+) -> tuple[DrillResult | None, DrillResult | None, UnreadDrill | None]:
+    """The newest result, the newest one that proved a recovery, and an unread one after that.
+
+    Each None if there is none.
+    """
     last: DrillResult | None = None
+    unread: UnreadDrill | None = None
     for one in results:
+        if isinstance(one, UnreadDrill):
+            unread = unread or one
+            continue
         last = last or one
         if one.is_proved:
-            return last, one
-    return last, None
+            return last, one, unread
+    return last, None, unread
 
 
-def latest(catalog: Catalog) -> Iterator[DrillResult]:
+def latest(catalog: Catalog) -> Iterator[Drill]:
     """The newest results, at most 30, the newest first.
 
     One listing, and one small GET for each that is taken.
     """
-    return islice(_results(catalog), _MOST_READ)
+    return islice(_looked_up(catalog), _MOST_READ)
 
 
-def last_of(results: Iterable[DrillResult], backup: str) -> DrillResult | None:
-    """The newest result that says something of this base backup."""
-    return next((one for one in results if one.backup == backup and one.says_something), None)
+def last_of(results: Iterable[Drill], backup: Backup) -> Drill | None:
+    """The newest result that says something of this base backup, or that may, and is unread."""
+    return next((one for one in results if _may_tell(one, backup)), None)
+
+
+def _may_tell(drill: Drill, backup: Backup) -> bool:
+    if isinstance(drill, UnreadDrill):
+        return backup.registered_at <= drill.written_at
+    return drill.backup == backup.id and drill.says_something
 
 
 def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:
@@ -130,32 +155,23 @@ def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:
     One listing, and one small GET for each result since the oldest backup was registered, until
     there is one of each backup.
     """
-    wanted, found = {one.id: one.registered_at for one in backups}, dict[str, bool]()
-    since = min(wanted.values(), default=datetime.max.replace(tzinfo=UTC))
-    for info, one in _looked_up(catalog):
-        if not wanted or (one is not None and one.finished_at < since):
+    wanted, found = {one.id: one for one in backups}, dict[str, bool]()
+    since = min((one.registered_at for one in backups), default=datetime.max.replace(tzinfo=UTC))
+    for one in _looked_up(catalog):
+        if not wanted or (isinstance(one, DrillResult) and one.finished_at < since):
             break
-        if one is None:
-            tried = [id_ for id_, at in wanted.items() if at <= info.last_modified]
-        else:
-            tried = [one.backup] if one.backup in wanted and one.says_something else []
-        for id_ in tried:
-            found[id_] = one is not None and one.is_proved
-            del wanted[id_]
+        for backup in [backup for backup in wanted.values() if _may_tell(one, backup)]:
+            found[backup.id] = isinstance(one, DrillResult) and one.is_proved
+            del wanted[backup.id]
     return found
 
 
-def _results(catalog: Catalog) -> Iterator[DrillResult]:
-    """The readable results, the newest first."""
-    return (one for _, one in _looked_up(catalog) if one is not None)
-
-
-def _looked_up(catalog: Catalog) -> Iterator[tuple[ObjectInfo, DrillResult | None]]:
-    """The results, the newest first; None for one that cannot be read."""
+def _looked_up(catalog: Catalog) -> Iterator[Drill]:
+    """The results, the newest first."""
     layout = catalog.layout
     infos = [info for info in catalog.store.list(layout.drills) if layout.drill_id(info.key)]
     for info in reversed(infos):
         try:
-            yield info, read(catalog.store, info.key, DrillResult)
+            yield read(catalog.store, info.key, DrillResult)
         except (ObjectMissingError, ArchiveError):
-            yield info, None
+            yield UnreadDrill(info.key, info.last_modified)

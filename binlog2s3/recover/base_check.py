@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from binlog2s3.archive.drills import DrillResult
+from binlog2s3.archive.drills import Drill, UnreadDrill
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, moment_text, some
 from binlog2s3.recover.backup import examined, refuse_defects
@@ -56,13 +56,15 @@ def unchecked(why: str = "") -> BaseCheck:
     return BaseCheck(checked="no", words=f"was not checked{f': {why}' if why else ''}")
 
 
-def by_drill(name: str, drill: DrillResult | None) -> BaseCheck:
+def by_drill(name: str, drill: Drill | None) -> BaseCheck:
     """For a registered backup, by the newest drill that says something of it.
 
     A drill shows that the backup is good, not that this target has all of it.
     """
     if drill is None:
         return unchecked(f"no drill has proved {name}")
+    if isinstance(drill, UnreadDrill):
+        return unchecked(f"the last drill may have failed with {name}: {drill.key} cannot be read")
     if not drill.is_proved:
         when = moment_text(drill.finished_at)
         return unchecked(f"THE LAST DRILL OF {name}, of {when}, FAILED at the step {drill.step!r}")

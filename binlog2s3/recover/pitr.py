@@ -64,6 +64,7 @@ from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import choose
 from binlog2s3.recover.recoded import Recoded
+from binlog2s3.recover.recomputed import Recomputed
 from binlog2s3.recover.replaced import Replaced, referring
 from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.route import gtids_at, history_flavour
@@ -152,6 +153,7 @@ class _Recovery:
         self._unrepeatable = Unrepeatable()
         self._temporary = OlderTemporary()
         self._called = Called()
+        self._recomputed = Recomputed()
         self._prepared_before = PreparedBefore()
         self._warnings: list[str] = []
         self._refusals: list[RecoveryError] = []  # what an apply would be refused with
@@ -255,6 +257,7 @@ class _Recovery:
             self._temporary.doubt,
             self._called.doubt,
             self._recoded.doubt,
+            self._recomputed_doubt(),
             _doubt_of_lacks(ready.plan),
             unseen,
         )
@@ -548,7 +551,7 @@ class _Recovery:
         """What is known of the base backup, before the first transaction is applied."""
         path, backup = self._config.from_backup, self._backup
         if backup is not None:
-            return base_check.by_drill(backup.name, last_of(latest(self._catalog), backup.id))
+            return base_check.by_drill(backup.name, last_of(latest(self._catalog), backup))
         if path is None:
             return base_check.unchecked()
         if apply.is_past(start):
@@ -663,7 +666,14 @@ class _Recovery:
         ]
         if self._target is not None and self._target.facts.release.cascades_itself:
             watchers.append(self._replaced)
+        if self._target is not None and self._target.facts.flavour == "mariadb":
+            watchers.append(self._recomputed)
         return watchers
+
+    def _recomputed_doubt(self) -> str:
+        if self._target is None or self._target.facts.flavour != "mariadb":
+            return ""
+        return self._recomputed.doubt(self._target.server)
 
     def _look_back(self, standing: Standing, ready: _Ready) -> str:
         """Read once more what an interrupted run has applied: what it noted died with it.

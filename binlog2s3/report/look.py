@@ -11,7 +11,7 @@ from functools import partial
 
 from binlog2s3.archive.backups import look_up
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.drills import DrillResult, latest
+from binlog2s3.archive.drills import Drill, latest
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.listing import LineageListing, gather
 from binlog2s3.archive.sources import nothing_of
@@ -34,7 +34,7 @@ class Looked:
     status: Status
     lineages: Sequence[LineageListing] = ()
     backups: Sequence[Row] = ()
-    drills: Sequence[DrillResult] = ()
+    drills: Sequence[Drill] = ()
     notes: Sequence[str] = ()
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from binlog2s3 import __version__
 from binlog2s3.archive.documents import EntryRow
-from binlog2s3.archive.drills import DrillResult, last_of
+from binlog2s3.archive.drills import Drill, DrillResult, UnreadDrill, last_of
 from binlog2s3.archive.history import Leg, line_of
 from binlog2s3.archive.listing import LineageListing
 from binlog2s3.formatting import (
@@ -287,16 +287,18 @@ def _backups_text(status: Status) -> str:
     return f"{count_text(backups.count, 'base backup')}{newest if backups.newest_at else ''}"
 
 
-def _backup_row(row: Row, drills: Sequence[DrillResult]) -> BackupRow:
+def _backup_row(row: Row, drills: Sequence[Drill]) -> BackupRow:
     backup, (reach, *others) = row
     said = reach_text(reach)
     if not backup.counts:
         said = f"counts nowhere: {'; '.join(backup.defects)}"
     elif others:
         said += "".join(f"; or, along {one.lineage}, {reach_text(one)}" for one in others)
-    tried = last_of(drills, backup.id)
+    tried = last_of(drills, backup)
     drill = ""
-    if tried is not None:
+    if isinstance(tried, UnreadDrill):
+        drill = f"cannot be read: that of {moment_text(tried.written_at)}"
+    elif tried is not None:
         drill = f"{'proved' if tried.is_proved else 'failed'} {moment_text(tried.finished_at)}"
     return BackupRow(
         id=backup.id,
@@ -311,7 +313,16 @@ def _backup_row(row: Row, drills: Sequence[DrillResult]) -> BackupRow:
     )
 
 
-def _drill_row(one: DrillResult) -> DrillRow:
+def _drill_row(one: Drill) -> DrillRow:
+    if isinstance(one, UnreadDrill):
+        return DrillRow(
+            at=moment_text(one.written_at),
+            proved=False,
+            backup="",
+            until="",
+            took="",
+            shown=f"may have failed: {one.key} cannot be read",
+        )
     if one.is_proved:
         shown = (
             f"{count_text(one.transactions, 'transaction')} applied, "
@@ -469,7 +480,12 @@ def _tracks(found: Looked, scale: _Scale) -> Iterator[Track]:
     yield Track(
         name="Drills",
         note="" if found.drills else "none was made",
-        marks=tuple(mark for one in found.drills for mark in _drill_mark(one, scale)),
+        marks=tuple(
+            mark
+            for one in found.drills
+            if isinstance(one, DrillResult)
+            for mark in _drill_mark(one, scale)
+        ),
     )
 
 

@@ -299,7 +299,7 @@ class _Restore:
 
     def _drill_seconds(self) -> float | None:
         try:
-            _, proved = newest(latest(self._catalog))
+            _, proved, _ = newest(latest(self._catalog))
         except StoreError:  # its rights may not suffice
             return None
         return proved.seconds if proved is not None else None

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from binlog2s3.archive.backup_runs import runs_of
 from binlog2s3.archive.backups import Registered, look_up
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.drills import DrillResult, latest, newest
+from binlog2s3.archive.drills import Drill, latest, newest
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import duration_text, moment_of
 from binlog2s3.recover.snapshot import Snapshot
@@ -39,7 +39,7 @@ def proofs_of(
     snapshot: Snapshot | None,
     *,
     there: Registered | None = None,
-    drills: Iterable[DrillResult] | None = None,
+    drills: Iterable[Drill] | None = None,
     rows: Sequence[Row] | None = None,
 ) -> Proofs:
     """Look at them; without a `snapshot`, not at the recovery window.

@@ -328,6 +328,14 @@ _ADVICE = (
         r"Table definition has changed|Error 1412",
         "a table was created or changed while the dump ran: run it again, when no DDL does",
     ),
+    (
+        r"View '(.+?)' references invalid|\b1356\b",
+        (
+            r"a view \1 is not valid, and ends the dump: a table, column or function that it uses "
+            "does not exist, or its definer may not use it (SHOW CREATE VIEW). Repair or drop it, "
+            "and run this again, which names the next one if there are more"
+        ),
+    ),
     (r"Access denied", "check --mysql-user, the password file and the account's host part"),
     (
         r"unknown (variable|option)|unrecognized option",
@@ -344,5 +352,7 @@ _ADVICE = (
 
 def _advice(said: str) -> str:
     """What to do about the message of a backup program."""
-    found = (hint for pattern, hint in _ADVICE if re.search(pattern, said, re.IGNORECASE))
-    return next(found, "see its message")
+    for pattern, hint in _ADVICE:
+        if found := re.search(pattern, said, re.IGNORECASE):
+            return " ".join(found.expand(hint).split())
+    return "see its message"

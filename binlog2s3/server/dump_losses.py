@@ -142,12 +142,11 @@ def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
 
     def ask(statement: str) -> Rows:
         try:
-            rows = server.rows(statement)
+            return _rows(server, statement)
         except SourceError as error:
             if error.transient:
                 raise
             return ()
-        return [{name.lower(): value for name, value in row.items()} for row in rows]
 
     def ask_of_users(statement: str) -> Rows:
         return [row for row in ask(statement) if text_of(row["db"]) not in _SYSTEM]
@@ -167,11 +166,28 @@ def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
     checks = ask_of_users(CHECKS[flavour])
     if indexes or checks or any(_is_generated(row) for row in columns):
         timestamps = ask(TIMESTAMPS)
-        kept = zone_dependent(columns, indexes, timestamps, keys)
-        either = zone_dependent(columns, checks, timestamps, keys)
+        kept = [*map(_object, zone_dependent(columns, indexes, timestamps, keys))]
+        either = map(_object, zone_dependent(columns, checks, timestamps, keys))
         checked = [name for name in either if name not in kept]
         found += computed_anew(kept, checked, ask(ZONE), flavour) if kept or checked else ()
     return tuple(found)
+
+
+def zone_columns(server: Server) -> list[tuple[str, str, str]]:
+    """The generated columns that are stored or indexed as the session's time zone has them.
+
+    Each with database and table, as far as the account may see them. Raises SourceError.
+    """
+    columns = [row for row in _rows(server, COLUMNS) if text_of(row["db"]) not in _SYSTEM]
+    if not any(_is_generated(row) for row in columns):
+        return []
+    found = zone_dependent(columns, (), _rows(server, TIMESTAMPS), _rows(server, KEYS))
+    return [(*_table(row), text_of(row["name"])) for row in found]
+
+
+def _rows(server: Server, statement: str) -> Rows:
+    rows = server.rows(statement)
+    return [{name.lower(): value for name, value in row.items()} for row in rows]
 
 
 # The rules
@@ -292,7 +308,7 @@ def unusual_keys(foreign_keys: Rows) -> Iterator[Loss]:
 
 def zone_dependent(
     columns: Rows, expressions: Rows, timestamps: Rows, keys: Rows
-) -> tuple[str, ...]:
+) -> tuple[Mapping[str, Any], ...]:
     """What is stored, indexed or checked of a TIMESTAMP as the session's time zone shows it.
 
     `expressions`: of indexes and of CHECKs. Partitions have no other way to depend on it.
@@ -311,7 +327,7 @@ def zone_dependent(
 
     kept = [*_kept(columns, keys, shown, depends)]
     kept += [row for row in expressions if depends(_table(row), text_of(row["expression"]))]
-    return tuple(map(_object, kept))
+    return tuple(kept)
 
 
 def of_zone_tables(columns: Rows, keys: Rows) -> Iterator[Loss]:

@@ -33,7 +33,7 @@ from binlog2s3.archive.codec import (
     of,
 )
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.drills import ON_TRUST, DrillResult
+from binlog2s3.archive.drills import ON_TRUST, DrillResult, UnreadDrill
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
@@ -56,6 +56,7 @@ SilentKind = Literal["absent", "refused", "hangs", "expected", "unclear"]
 """Why no streamer answers on a spool's socket, see `ask.Unanswered`."""
 _NEWS_SECONDS = 7 * 86400.0
 """How long a gap between two lineages is a warning."""
+UNREAD_HINT = "`binlog2s3 verify` says what is wrong with it; run a new drill"
 DRILL_HINT = "docs/drill.md says what to look at; if it has logs, they are in its work directory"
 BACKUP_HINT = "nothing was registered: run it again, and look at its output"
 GAP_HINT = "take a new base backup: no recovery crosses a gap"
@@ -283,8 +284,8 @@ class DrillStatus:
 
     `proven_seconds`: how long that drill took; None if nothing was proved. `on_trust`: nothing has
     shown that it restored the registered backup, and not another one. `doubts`: why its rows may
-    not be those of the source. `last_at`: when the newest drill ended. If it `failed`, `step` and
-    `error` say where and why.
+    not be those of the source. `unread`: the key of a newer result that cannot be read. `last_at`:
+    when the newest drill ended. If it `failed`, `step` and `error` say where and why.
     """
 
     proven_at: Moment | None = None
@@ -292,6 +293,7 @@ class DrillStatus:
     proven_seconds: float | None = None
     on_trust: bool = False
     doubts: tuple[str, ...] = ()
+    unread: str = ""
     last_at: Moment | None = None
     failed: bool = False
     step: str = ""
@@ -363,7 +365,7 @@ class Status:
     def _own_troubles(self) -> Iterator[Trouble]:
         judged_now = {  # in a document that was read back; what was looked at since counts
             "gap": self.history is not None,
-            "drill": self.drill is not None and self.drill.failed,
+            "drill": self.drill is not None and (self.drill.failed or self.drill.unread != ""),
             "backup-run": self.backups is not None,
         }
         yield from (one for one in self.troubles if not judged_now.get(one.code, False))
@@ -377,6 +379,9 @@ class Status:
         if self.drill is not None and self.drill.failed:
             text = f"the last drill failed at the step {self.drill.step}: {self.drill.error}"
             yield Trouble(code="drill", level="warning", text=text, hint=DRILL_HINT)
+        elif self.drill is not None and self.drill.unread:
+            text = f"a later drill may have failed: {self.drill.unread} cannot be read"
+            yield Trouble(code="drill", level="warning", text=text, hint=UNREAD_HINT)
         if self.backups is not None and self.backups.run_failed:
             text = f"the last `backup run` failed: {self.backups.run_error}"
             yield Trouble(code="backup-run", level="warning", text=text, hint=BACKUP_HINT)
@@ -609,16 +614,22 @@ def backups_of(backups: Sequence[Backup], runs: Sequence[BackupRun] = ()) -> Bac
     )
 
 
-def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus | None:
-    """The status of the newest drill and of the newest proof; None if there was no drill."""
+def drill_of(
+    last: DrillResult | None, proof: DrillResult | None, unread: UnreadDrill | None
+) -> DrillStatus | None:
+    """The status of the newest drill and of the newest proof; None if there was no drill.
+
+    `unread`: a result after that proof.
+    """
     if last is None:
-        return None
+        return DrillStatus(unread=unread.key) if unread is not None else None
     return DrillStatus(
         proven_at=proof.finished_at if proof is not None else None,
         proven_until=proof.proven_until if proof is not None else None,
         proven_seconds=proof.seconds if proof is not None else None,
         on_trust=proof is not None and proof.restored == ON_TRUST,
         doubts=proof.doubts if proof is not None else (),
+        unread=unread.key if unread is not None else "",
         last_at=last.finished_at,
         failed=not last.is_proved,
         step=last.step or "",

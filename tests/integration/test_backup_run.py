@@ -338,6 +338,12 @@ def test_a_dump_that_would_lose_something_is_refused(
             code, said = failed(place)
             assert (code, names in said, f"{tool} is not run" in said) == (8, True, True), said
             place.source.query(drop)
+        place.source.query("CREATE TABLE shop.gone (a INT)")
+        place.source.query("CREATE VIEW shop.bad AS SELECT a FROM shop.gone")
+        place.source.query("DROP TABLE shop.gone")
+        code, said = failed(place)
+        assert (code, "hint: a view shop.bad is not valid" in said) == (8, True), said
+        place.source.query("DROP VIEW shop.bad")
         place.source.query("CREATE TABLE shop.keyed (id INT PRIMARY KEY, f FLOAT)")
         place.source.query("CREATE TABLE shop.bare (n INT, f FLOAT)")
         place.source.query("CREATE TABLE shop.checked (at TIMESTAMP, CHECK (HOUR(at) > 1))")

@@ -199,6 +199,35 @@ def test_numbers_in_the_order_of_the_rows(archive: Streamed, action: str) -> Non
     assert (archive.source.query(names), target.query(names)) == ([("second",)], [("first",)])
 
 
+@pytest.mark.parametrize("zone", ["SYSTEM", "+09:00"])
+def test_what_a_mariadb_computes_in_its_own_zone(
+    minio: MinioServer, bucket: str, disk_tmp_path: Path, zone: str
+) -> None:
+    """The same event of a row, whatever zone its session had; rows of other tables are proved."""
+    with archived("mariadb-11.8", minio, bucket, disk_tmp_path) as archive:
+        archive.commit(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.t (id INT PRIMARY KEY, ts TIMESTAMP, h INT AS (HOUR(ts)) STORED)",
+            "CREATE TABLE shop.u (id INT PRIMARY KEY, ts TIMESTAMP, s BIGINT AS (id) STORED)",
+            "INSERT INTO shop.u (id, ts) VALUES (1, '2026-01-01 12:00:00')",
+        )
+        begin = ("--from-binlog=mysql-bin.000001", "--from-position=4")
+        done = archive.recovery.run(archive.another(), "--yes", "--latest", *begin)
+        assert done.status == 0, done.stderr
+        assert "computes stored columns" not in " ".join(done.stdout.split())
+        archive.commit(
+            f"SET time_zone = '{zone}'",
+            "INSERT INTO shop.t (id, ts) VALUES (1, '2026-01-01 12:00:00')",
+        )
+        target = archive.another(server_id=8)
+        done = archive.recovery.run(target, "--yes", "--latest", *begin)
+        said = " ".join(done.stdout.split())
+        assert "not proved: a MariaDB computes stored columns" in said, (said, done.stderr)
+        assert "(shop.t: h)" in said
+        hours = "SELECT h FROM shop.t"
+        assert (archive.source.query(hours) == target.query(hours)) == (zone == "SYSTEM")
+
+
 def test_rows_in_the_order_of_the_server(archive: Streamed) -> None:
     """MIXED logs such statements as they are. Two sessions insert; the first commits last."""
     archive.commit("CREATE DATABASE shop", "CREATE TABLE shop.items (name VARCHAR(9), n INT)")

@@ -147,6 +147,9 @@ class LineageWalk:
                 continue
             if self._is_there_now(begin, min(count, _MOST_ASKED)):
                 continue
+            if self._is_pruned(missing.last):
+                yield behind, f"{text}: pruned"
+                continue
             text += " is missing" if count == 1 else " are missing"
             self._context.defect("binlog-missing", text, begin)
             yield behind, text
@@ -226,7 +229,7 @@ class LineageWalk:
         self._follow(facts, why)
 
     def _take_without_object(self, seen: _BinlogObjects) -> None:
-        if self._lineage.is_below_floor(seen.name):
+        if self._is_pruned(seen.name):
             self._intervals.end(f"{seen.name} was pruned")
             self._before = None
             return
@@ -237,6 +240,12 @@ class LineageWalk:
             self._context.defect("object-missing", text, seen.name)
         self._intervals.end(f"{seen.name} is missing")
         self._before = None
+
+    def _is_pruned(self, name: BinlogName) -> bool:
+        """Whether it may be deleted, also by a floor that came after the listing."""
+        if not self._lineage.is_below_floor(name):
+            self._lineage = self._source.catalog.with_floor(self._lineage)
+        return self._lineage.is_below_floor(name)
 
     def _judge(self, seen: _BinlogObjects, info: ObjectInfo) -> str:
         """Check an archived binlog and its entry; returns why it cannot be recovered, or ""."""
@@ -303,7 +312,7 @@ class LineageWalk:
                 f"{duration_text(ENTRY_SOON.total_seconds())} after the binlog, it is missing"
             )
             return
-        if self._lineage.is_below_floor(name):  # it is being pruned
+        if self._is_pruned(name):
             return
         self.without_entry.append(name)
         self._context.defect("entry-missing", f"{name} has no entry", name)

@@ -587,17 +587,22 @@ def test_of_a_servers_log_its_errors_are_shown(tmp_path: Path) -> None:
 
 
 def test_the_newest_result_and_the_newest_proof() -> None:
-    """What breaks the format, or has another key, is ignored."""
+    """What has another key is ignored; what breaks the format may be a failure, and is told."""
     store, layout = MemoryStore(), Layout("pre", "orders")
     catalog = Catalog(store, layout)
-    assert newest(latest(catalog)) == (None, None)
+    assert newest(latest(catalog)) == (None, None, None)
     store.put(layout.drill(RESULT.id), RESULT.to_json())
-    assert newest(latest(catalog)) == (RESULT, RESULT)
+    assert newest(latest(catalog)) == (RESULT, RESULT, None)
     failed = replace(RESULT, id=LATER, outcome="failed", step="restore", error="status 3")
     store.put(layout.drill(LATER), failed.to_json())
     store.put(f"{layout.drills}note.txt", b"x")
-    store.put(layout.drill("20260104T031244Z-5a6b7c8d"), b"{}")
-    assert newest(latest(catalog)) == (failed, RESULT)
+    assert newest(latest(catalog)) == (failed, RESULT, None)
+    broken = layout.drill("20260104T031244Z-5a6b7c8d")
+    store.put(broken, b"{}")
+    last, proof, unread = newest(latest(catalog))
+    assert (last, proof, unread and unread.key) == (failed, RESULT, broken)
+    store.put(layout.drill("20260101T031244Z-5a6b7c8d"), b"{}")
+    assert newest(latest(catalog))[2] == unread, "not one from before the proof"
     for change in ({"outcome": "maybe"}, {"step": "sleep"}, {"id": LATER}):
         data = json.dumps({**json.loads(RESULT.to_json()), **change}).encode()
         with pytest.raises(ArchiveError):

@@ -43,8 +43,8 @@ def test_a_proof_can_be_too_old(age: int | None, most: float | None, text: str) 
 def test_a_failure_is_forgotten_when_a_later_drill_has_proved() -> None:
     """Although the streamer that answers has not looked since."""
     store, layout = MemoryStore(), Layout("", "orders")
-    old = replace(IDLE, source="orders", drill=drill_of(FAILED, None)).all_troubles
-    said = replace(IDLE, source="orders", drill=drill_of(FAILED, None), troubles=old)
+    old = replace(IDLE, source="orders", drill=drill_of(FAILED, None, None)).all_troubles
+    said = replace(IDLE, source="orders", drill=drill_of(FAILED, None, None), troubles=old)
     assert [(one.code, one.level) for one in old] == [("drill", "warning")]
     assert from_document(document(said)).all_troubles == old
     store.put(layout.drill(DRILL.id), DRILL.to_json())
@@ -60,6 +60,6 @@ def test_a_doubt_stands_beside_the_proof() -> None:
     """As pitr has said it; a result of an older version has none."""
     doubted = replace(DRILL, doubts=("the rows may be others",))
     for result, shown in ((doubted, ["but for a doubt: the rows may be others"]), (DRILL, [])):
-        status = replace(IDLE, source="orders", drill=drill_of(result, result))
+        status = replace(IDLE, source="orders", drill=drill_of(result, result, None))
         assert from_document(document(status)).drill == status.drill
         assert [text for _, text, _ in fields_of(status) if "doubt" in text] == shown

@@ -48,7 +48,7 @@ from tests.damage import (
     fill,
     name,
 )
-from tests.documents import BACKUP, ENTRY, LINEAGE, like, stored_as
+from tests.documents import BACKUP, ENTRY, FLOOR, LINEAGE, like, stored_as
 from tests.memory_store import MemoryStore
 from tests.snapshots import Bucket, written
 
@@ -435,6 +435,28 @@ def test_a_binlog_that_is_archived_meanwhile(store: MemoryStore, archive: Archiv
     (source,) = verify.run().sources
     assert kinds(source) == {"entry-missing"}  # it has none yet
     assert archive.chunks[0] not in store.objects
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_is_pruned_meanwhile(
+    store: MemoryStore, archive: Archive, deep: bool, at_once: bool
+) -> None:
+    """It is below a floor that came after the listing. What is above it, or without one, is not."""
+    gone = [archive.key(OLD, 1), archive.entry(OLD, 1)]
+    floor = replace(FLOOR, source="test", lineage=OLD, binlog=name(2), gtid_set="")
+
+    def prunes(_: str, keys: Any, __: Any) -> None:
+        if gone[0] in keys:
+            store.on_act = lambda *_: None
+            store.put(LAYOUT.floor(OLD, 2), floor.to_json())
+            store.delete(gone if at_once else gone[1:])
+
+    store.on_act = prunes
+    source = verified(store, deep=deep)
+    assert source.defects == []
+    store.delete([LAYOUT.floor(OLD, 2)])
+    assert kinds(verified(store)) >= {"binlog-missing" if at_once else "entry-missing"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from binlog2s3.archive.drills import UnreadDrill
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.base_check import by_drill, by_dump, unchecked
 from binlog2s3.recover.dump_content import CUT_OFF
@@ -132,6 +133,9 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
     found = by_drill("backup x", failed)
     assert (found.checked, found.drilled_at) == ("no", None)
     assert found.words.endswith("FAILED at the step 'check'")
+    found = by_drill("backup x", UnreadDrill("drills/y.json", DRILL.finished_at))
+    assert (found.checked, found.drilled_at) == ("no", None)
+    assert "may have failed with backup x: drills/y.json cannot be read" in found.words
     (tmp_path / "xtrabackup_binlog_info").write_text("mysql-bin.000001\t157\n")
     assert by_dump(server(target()), tmp_path).checked == "no"
 

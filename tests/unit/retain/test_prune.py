@@ -14,7 +14,7 @@ import pytest
 from binlog2s3.archive.backups import Backup, look_up, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
-from binlog2s3.archive.drills import last_of, latest
+from binlog2s3.archive.drills import DrillResult, UnreadDrill, last_of, latest
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index, NumberRange
 from binlog2s3.archive.pages import build
@@ -293,15 +293,21 @@ def test_an_older_proof_does_not_hide_that_the_last_drill_has_failed() -> None:
     """`pitr` says what the last drill of its base backup said of it."""
     there = world()
     drilled(there, 18)
-    proof = last_of(latest(Catalog(there, LAYOUT)), backup_of(18).id)
-    assert proof is not None
+    proof = last_of(latest(Catalog(there, LAYOUT)), backup_of(18))
+    assert isinstance(proof, DrillResult)
     assert proof.is_proved
     for day, step in ((19, "check"), (20, "choose")):
         drilled(there, day, outcome="failed", step=step, restored="", backup=backup_of(18).id)
-        last = last_of(latest(Catalog(there, LAYOUT)), backup_of(18).id)
-        assert last is not None
+        last = last_of(latest(Catalog(there, LAYOUT)), backup_of(18))
+        assert isinstance(last, DrillResult)
         assert (last.is_proved, last.step) == (False, "check")
-    assert last_of(latest(Catalog(there, LAYOUT)), backup_of(5).id) is None
+    assert last_of(latest(Catalog(there, LAYOUT)), backup_of(5)) is None
+    there.put(LAYOUT.drill("20260421T000000Z-5a6b7c8d"), b"{}")
+    for backup in (backup_of(18), backup_of(5)):
+        assert isinstance(last_of(latest(Catalog(there, LAYOUT)), backup), UnreadDrill)
+    later = replace(backup_of(18), registered_at=datetime.now(UTC) + timedelta(days=9999))
+    assert last_of(latest(Catalog(there, LAYOUT)), later) is not None, "it has one of its own"
+    assert last_of(latest(Catalog(there, LAYOUT)), replace(later, id=BACKUP.id)) is None
 
 
 @pytest.mark.parametrize("by_place", [True, False])

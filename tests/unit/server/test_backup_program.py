@@ -202,6 +202,21 @@ def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
     assert "GRANT" in failed.value.hint
 
 
+def test_a_view_that_ends_a_dump_is_named(tmp_path: Path) -> None:
+    """With what to do: the program says only what its server said."""
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import sys; sys.stderr.write(\"mysqldump: Couldn't execute 'SHOW FIELDS FROM `v`': \"\n"
+        "\"View 'shop.v' references invalid table(s) or column(s) (1356)\")\nsys.exit(2)"
+    )
+    made = command_of([sys.executable, str(script)], None, "mysql")
+    with RunningBackup(made, tmp_path) as running:
+        assert b"".join(running.output()) == b""
+        with pytest.raises(RecoveryError, match="1356") as failed:
+            running.check_end()
+    assert failed.value.hint.startswith("a view shop.v is not valid, and ends the dump")
+
+
 def test_a_program_that_is_left_is_ended(tmp_path: Path) -> None:
     """At the end of the block, whatever it does."""
     script = tmp_path / "waits.py"

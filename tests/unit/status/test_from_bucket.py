@@ -11,6 +11,7 @@ import pytest
 
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.drills import UnreadDrill
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Position, Standby, WriterState
 from binlog2s3.binlog.names import BinlogName
@@ -1028,12 +1029,24 @@ def test_the_last_proof_of_each_source_is_shown() -> None:
     found = sorted(bucket.look_all(), key=lambda status: status.source)
     # two listings and three results more; the standbys beside a dead writer are listed as ever
     assert bucket.store.calls == {"list": 4 * 3 + 2 + 1, "list_names": 2 + 4, "get": 4 * 3 + 3}
-    proved = drill_of(DRILL, DRILL)
-    assert [one.drill for one in found] == [told, proved, drill_of(failed, DRILL), None]
+    proved = drill_of(DRILL, DRILL, None)
+    assert [one.drill for one in found] == [told, proved, drill_of(failed, DRILL, None), None]
     assert [cells_of(one)[-1] for one in found] == ["5 h", "20 min", "20 min", "-"]
     assert document(found[1])["drill"]["proven_at"] == "2026-01-02T03:45:05.000000Z"
     assert [code for code, _ in codes(found[2])] == ["dead"]
     assert [one.code for one in found[2].all_troubles] == ["dead", "drill"]
+
+
+def test_a_later_result_that_cannot_be_read_is_told() -> None:
+    """It may have failed: the proof before it is not all that is known."""
+    bucket = fleet(1)
+    bucket.store.put(bucket.layout.drill(DRILL.id), DRILL.to_json())
+    broken = bucket.layout.drill("20991231T235959Z-5a6b7c8d")
+    bucket.store.put(broken, b"{}")
+    (found,) = bucket.look_all()
+    assert found.drill == drill_of(DRILL, DRILL, UnreadDrill(broken, NOW))
+    (told,) = (one for one in found.all_troubles if one.code == "drill")
+    assert f"{broken} cannot be read" in told.text
 
 
 def test_results_of_drills_that_cannot_be_read_hide_nothing_else() -> None:
