@@ -268,17 +268,18 @@ class Prune:
             if not is_usable(one, floors, snapshot.lineages):
                 raise RecoveryError(
                     f"{one.name} is needed by now, and what it needs would be given up",
-                    hint="a newer backup was removed meanwhile, or a drill of it failed; nothing "
-                    f"was {self._deleted_nothing(choice)}: run it again",
+                    hint="a newer backup was removed meanwhile, or a drill of it failed; "
+                    + self._what_to_do(choice),
                 )
 
-    def _deleted_nothing(self, choice: Choice) -> str:
-        """What was not done, and what is to be taken back."""
+    def _what_to_do(self, choice: Choice) -> str:
+        """What was not done, what is to be taken back, and that it can be run again."""
         raised = [one for one in choice.given_up if one.lineage.id in self.outcome.floors]
         keys = [self._layout.floor(one.lineage.id, one.floor.number) for one in raised]
         if not keys:
-            return "changed"
-        return f"deleted; delete {', '.join(keys)}, which gives up what it needs"
+            return "nothing was changed: run it again"
+        what = "which give up what it needs" if keys[1:] else "which gives up what it needs"
+        return f"nothing was deleted: delete {', '.join(keys)}, {what}, and run it again"
 
     def _before(self, seconds: float) -> int:
         return us_of(self._now - timedelta(seconds=seconds))

@@ -1138,7 +1138,7 @@ def test_a_backup_that_is_needed_since_the_floors_were_raised_is_kept() -> None:
         there.prune(grace=0.0)
     assert there.numbers() == [*range(1, COUNT + 1)]
     (floor,) = [key for key in there.objects if "/floors/" in key]
-    assert f"nothing was deleted; delete {floor}, which" in (caught.value.hint or "")
+    assert f"nothing was deleted: delete {floor}, which" in (caught.value.hint or "")
     there.delete([floor])
     there.prune(grace=0.0)
     assert there.numbers() == [*range(5, COUNT + 1)]
