@@ -6,6 +6,7 @@ from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.formatting import some
 from binlog2s3.store.contract import Store
 
+BEGUN = "its streamer has begun, and the bucket has no binlog of it yet: try again soon"
 _MOST_NAMES = 10
 
 
@@ -47,7 +48,7 @@ def _where_to_look(store: Store, prefix: str, source: str | None) -> str:
     except StoreError:  # a policy may allow only one source
         names = []
     if source in names:
-        return "its streamer has begun, and the bucket has no binlog of it yet: try again soon"
+        return BEGUN
     if not names:
         return "check that --s3-url is the streamer's bucket and prefix, and that it has started"
     return f"the sources there are: {some(names, _MOST_NAMES)}"

@@ -9,6 +9,7 @@ is crossed unless the operator allows it.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from binlog2s3.archive.documents import UNLOGGED
 from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, either, empty, gathered
 from binlog2s3.binlog.place import ExactGtids, ExecutedPart, MysqlPart, Spot, is_in
 from binlog2s3.binlog.scanner import Transaction
@@ -91,11 +92,13 @@ class PieceBuilder:
             text = f"history is broken before {self._route.stretches[number].name}: {why}"
             text += f"; missing: {gtids_text(missing)}" if missing else ""
             before = self._route.place(number - 1, self._route.end(number - 1))
-            self._search.leave_out(
-                text,
+            hint = (
                 f"--to-position {before} is the last place before the gap; to reach a place after "
-                "it, restore a base backup from after it; --allow-gap leaves out what is missing",
+                "it, restore a base backup from after it; --allow-gap leaves out what is missing"
             )
+            if why == UNLOGGED:  # a crash in a rotation leaves the same binlogs
+                hint += ": nothing, if the source's error log shows that it aborted or crashed then"
+            self._search.leave_out(text, hint)
 
     def _piece(
         self,

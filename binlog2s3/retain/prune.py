@@ -258,7 +258,7 @@ class Prune:
     def _refuse_changed(self, choice: Choice, snapshot: Snapshot) -> None:
         """Raise RecoveryError if a backup is needed by now that this choice gives up.
 
-        The answer to the question may have come after hours.
+        The answer to the question may have come after hours, and each request may take long.
         """
         if (window := self._config.keep) is None:
             return
@@ -268,9 +268,18 @@ class Prune:
             if not is_usable(one, floors, snapshot.lineages):
                 raise RecoveryError(
                     f"{one.name} is needed by now, and what it needs would be given up",
-                    hint="a newer backup was removed meanwhile, or a drill of it failed; nothing "
-                    "was changed: run it again",
+                    hint="a newer backup was removed meanwhile, or a drill of it failed; "
+                    + self._what_to_do(choice),
                 )
+
+    def _what_to_do(self, choice: Choice) -> str:
+        """What was not done, what is to be taken back, and that it can be run again."""
+        raised = [one for one in choice.given_up if one.lineage.id in self.outcome.floors]
+        keys = [self._layout.floor(one.lineage.id, one.floor.number) for one in raised]
+        if not keys:
+            return "nothing was changed: run it again"
+        what = "which give up what it needs" if keys[1:] else "which gives up what it needs"
+        return f"nothing was deleted: delete {', '.join(keys)}, {what}, and run it again"
 
     def _before(self, seconds: float) -> int:
         return us_of(self._now - timedelta(seconds=seconds))
@@ -486,6 +495,7 @@ class Prune:
         except FullError as error:
             self._make_room(choice, abandoned, error)
             self._raise_floors(choice)
+        self._refuse_changed(choice, snapshot)
         for one in self._spent(choice, snapshot):  # before the binlogs that they need
             if not one.kept:
                 self._delete_keys([self._layout.backup(one.id)])

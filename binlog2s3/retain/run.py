@@ -36,7 +36,7 @@ from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, SourceError, StoreError
 from binlog2s3.formatting import cut, duration_text, one_line, size_text, some
-from binlog2s3.output import say
+from binlog2s3.output import page_on, say
 from binlog2s3.progress import ProgressDisplay
 from binlog2s3.recover.backup import StreamedDump
 from binlog2s3.recover.backup_format import BackupPoint, parse_xtrabackup_log
@@ -205,6 +205,7 @@ class BackupStorer:
                 workers,
                 part_size=self._part_size,
             )
+            what_is = "nothing was registered"
             try:
                 stored, point = self._store(program, reader, upload)
                 self._check_server(point, server_uuid, flavour)
@@ -213,10 +214,13 @@ class BackupStorer:
                 )
                 backup, reaches = self._reachable(backup)
                 upload.complete()
+                what_is = "`binlog2s3 backup list` shows whether it was registered"
                 put_once(store, layout.backup(backup.id), backup)
                 self._check_there(backup)
-            except BaseException:
+            except BaseException as error:
                 self._abort(upload)
+                if isinstance(error, KeyboardInterrupt):  # SIGTERM, too
+                    page_on(sys.stderr).line(f"interrupted: {what_is}")
                 raise
             finally:
                 workers.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from binlog2s3.archive.sources import BEGUN
 from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -140,7 +141,9 @@ class Place:
 
     def document(self, name: str, *arguments: str, server: bool = False) -> dict[str, Any]:
         """What a command says as JSON; it must end well."""
-        done = self.run(name, "--json", *arguments, server=server)
+        return self._said(self.run(name, "--json", *arguments, server=server))
+
+    def _said(self, done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
         assert done.returncode == 0, f"{done.returncode}\n{done.stderr}\n{done.stdout[-3000:]}"
         found = json.loads(done.stdout)
         assert isinstance(found, dict)
@@ -172,9 +175,11 @@ class Place:
         self.server.query("FLUSH BINARY LOGS")
 
     def lineages(self) -> list[dict[str, Any]]:
-        """What `list` shows, oldest first."""
-        sources = self.document("list")["sources"]
-        found = [one for source in sources for one in source["lineages"]]
+        """What `list` shows, oldest first; nothing while the streamer has only begun."""
+        done = self.run("list", "--json")
+        if BEGUN in done.stderr:
+            return []
+        found = [one for source in self._said(done)["sources"] for one in source["lineages"]]
         return sorted(found, key=lambda one: str(one["lineage"]))
 
     def wait_durable(self, stream: StreamProcess) -> None:

@@ -281,6 +281,15 @@ MUTANTS = (
         ((Prune._abandoned, always(comparison(3, of=3))),),
     ),
     Mutant(
+        "what-is-needed-is-asked-behind-the-floors",
+        Promise.DURABLE,
+        "prune deletes nothing that a backup needs since its floors were raised.",
+        (
+            "tests/unit/retain/test_prune.py::test_a_backup_that_is_needed_since_the_floors_were_raised_is_kept",
+        ),
+        ((Prune._do, gone(call(Prune._refuse_changed))),),
+    ),
+    Mutant(
         "a-floor-of-another-binlog",
         Promise.DURABLE,
         "prune deletes nothing if the floor that it has to write is there and is another one.",
@@ -652,6 +661,15 @@ MUTANTS = (
             "tests/unit/stream/test_tracking.py::test_what_was_seen_counts_where_the_binlogs_show_nothing",
         ),
         ((Tracking._left_out, answers("None")),),
+    ),
+    Mutant(
+        "a-source-that-may-ignore-errors-leaves-a-gap",
+        Promise.HISTORIES,
+        "Only a source that says that it ends itself joins exactly behind a rotation that failed.",
+        (
+            "tests/unit/stream/test_tracking.py::test_a_mysql_that_ends_itself_in_a_rotation_leaves_nothing_out",
+        ),
+        ((Tracking._left_out, becomes(call(all), "True")),),
     ),
     Mutant(
         "binlogs-show-rows-left-out",

@@ -1,10 +1,16 @@
 """The matrix of docs/compatibility.md: what a cell may say, and how it is read from a report."""
 
 import re
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from binlog2s3.archive.sources import nothing_of
 from lab.compat import BEGIN, CELLS, END, NOT_HERE, PAGE, ROOT, Matrix, blockers, read, unusable
 from lab.get import VERSIONS
+from tests.compat.place import Place
+from tests.memory_store import MemoryStore
 
 CELL = re.compile(r"works|refused: \S.*|not run(: \S.*)?")
 REPORT = """<?xml version="1.0"?><testsuites><testsuite>
@@ -101,3 +107,28 @@ def test_the_readme_names_what_the_page_shows() -> None:
     named += [f"MariaDB {number}" for number in re.findall(r"\d+\.\d+", found[2])]
     run = [row[0].rpartition(".")[0] for row in page_rows()[2 : 2 + len(VERSIONS)]]
     assert list(dict.fromkeys(named)) == list(dict.fromkeys(run))
+
+
+class Unlisted(Place):
+    """`list` ends with what it says of a bucket that has only this key."""
+
+    def run(
+        self, name: str, *arguments: str, server: bool = False
+    ) -> "subprocess.CompletedProcess[str]":
+        assert (name, arguments, server) == ("list", ("--json",), False)
+        store = MemoryStore()
+        store.put(self.table, b"")
+        error = nothing_of(store, "p", "test", "s3://b/p")
+        text = f"error: {error}\nhint: {error.hint}\n"
+        return subprocess.CompletedProcess([], error.exit_code, "", text)
+
+
+def test_a_streamer_that_has_only_begun_is_waited_for(tmp_path: Path) -> None:
+    """At an own server `list` may come before the first binlog does; another error is one."""
+
+    def there(key: str) -> Place:
+        return Unlisted(server=None, directory=tmp_path, options={}, environment={}, table=key)  # type: ignore[arg-type]
+
+    assert there("p/live/test/writers/1").lineages() == []
+    with pytest.raises(AssertionError, match="there is nothing of source test"):
+        there("p/live/other/writers/1").lineages()

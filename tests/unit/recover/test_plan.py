@@ -798,6 +798,17 @@ def test_a_backup_that_ends_exactly_there_is_refused() -> None:
     assert any("do not tell" in warning for warning in plan.warnings)
 
 
+def test_a_gap_may_be_a_server_that_only_aborted() -> None:
+    """Its binlogs look the same; the hint says where that shows. Of another gap it says nothing."""
+    error = refused(left_out_after(4), Latest(), left_out_after(4).truth[:2])
+    assert "without a binlog" in str(error)
+    assert "--allow-gap leaves out what is missing: nothing, if" in error.hint
+    other = lived("2 gap:2 1")
+    hint = refused(other, Latest(), other.truth[:2]).hint
+    assert "--allow-gap leaves out what is missing" in hint
+    assert "error log" not in hint
+
+
 def test_a_backup_from_behind_it_is_known_by_a_gtid_a_place_or_a_lineage() -> None:
     """Each of them says that it was made after the source wrote a binlog again."""
     model = left_out_after(4)

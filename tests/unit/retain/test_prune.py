@@ -1130,6 +1130,26 @@ def test_a_backup_that_is_needed_since_the_plan_was_made_is_kept(why: str) -> No
     assert there.numbers() == [*range(5, COUNT + 1)]
 
 
+def test_a_backup_that_is_needed_since_the_floors_were_raised_is_kept() -> None:
+    """The newer one is removed just then: nothing is deleted, and what takes that back is named."""
+    there = world()
+
+    def remove(operation: str, keys: Sequence[str], _: object) -> None:
+        if operation == "put" and "/floors/" in keys[0]:
+            there.on_act = lambda *_: None
+            there.delete([LAYOUT.backup(backup_of(18).id)])
+
+    there.on_act = remove
+    with pytest.raises(RecoveryError, match=r"\(day 5\) is needed by now") as caught:
+        there.prune(grace=0.0)
+    assert there.numbers() == [*range(1, COUNT + 1)]
+    (floor,) = [key for key in there.objects if "/floors/" in key]
+    assert f"nothing was deleted: delete {floor}, which" in (caught.value.hint or "")
+    there.delete([floor])
+    there.prune(grace=0.0)
+    assert there.numbers() == [*range(5, COUNT + 1)]
+
+
 class Late(World):
     """What is `hidden` is listed, and a GET of it is answered with 404."""
 

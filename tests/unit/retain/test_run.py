@@ -448,7 +448,9 @@ def test_status_tells_of_a_run_that_failed() -> None:
     assert not backups_of([replace(newer, stored=STORED)], [BACKUP_RUN]).run_failed
 
 
-def test_an_interrupted_run_leaves_nothing(world: World) -> None:
+def test_an_interrupted_run_leaves_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ctrl-C or SIGTERM while it sends: its program ends, its upload is aborted, it says so."""
     calls = [0]
 
@@ -461,9 +463,28 @@ def test_an_interrupted_run_leaves_nothing(world: World) -> None:
     world.store.on_call = interrupt  # type: ignore[assignment]  # it fails no call by itself
     with pytest.raises(KeyboardInterrupt):
         world.run(world.program(said(DUMP)), no_compress=True)
+    assert capsys.readouterr().err.endswith("interrupted: nothing was registered\n")
     assert world.left() == (0, [], [])
     (run,) = world.runs()
     assert (run.state, run.error) == ("failed", "it was interrupted")
+
+
+def test_a_run_that_is_interrupted_while_it_registers_says_where_to_look(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It does not know whether the store has taken it."""
+    calls = list[str]()
+
+    def interrupt(name: str) -> None:
+        calls.append(name)
+        if name == "put" and "complete_upload" in calls[:-1]:
+            world.store.on_call = lambda _: None
+            raise KeyboardInterrupt
+
+    world.store.on_call = interrupt  # type: ignore[assignment]  # it fails no call by itself
+    with pytest.raises(KeyboardInterrupt):
+        world.run(world.program(said(DUMP)), no_compress=True)
+    assert "interrupted: `binlog2s3 backup list` shows whether" in capsys.readouterr().err
 
 
 PLAIN = re.sub("SET @@GLOBAL.GTID_PURGED.*\n", "", said(DUMP))
