@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
@@ -84,18 +85,19 @@ class NextRun:
 class Doubt:
     """Why the next run does not simply continue: the bytes are compared first.
 
-    `refused`: the source does not give what comes next. `unreadable`: what it gives of this binlog,
-    which comes next, is damaged in the first event. `taken`: somebody wrote under the key of the
-    next entry, so the history goes on in another lineage. `left_out`: what comes next
-    follows, but rows before it are in no binlog; `aborted`: it only looks like that.
+    | kind | meaning |
+    |---|---|
+    | other | the source may have another history |
+    | refused | the source does not give what comes next; `unreadable` is its binlog, if its first \
+event is damaged |
+    | taken | somebody wrote under the next entry's key: the history goes on in another lineage |
+    | left out | what comes next follows, but rows before it are in no binlog |
+    | aborted | it only looks like that: what comes next follows exactly |
     """
 
     why: str
-    refused: bool = False
-    taken: bool = False
+    kind: Literal["other", "refused", "taken", "left out", "aborted"] = "other"
     unreadable: BinlogName | None = None
-    left_out: bool = False
-    aborted: bool = False
 
 
 class Resumption:
@@ -235,7 +237,9 @@ class Continuation:
         """Where the history goes on. Raises SourceError."""
         if self.plain.facts.uuid != self.known_end.lineage.server_uuid:
             return self._another()
-        return self._beside() if self.doubt is not None and self.doubt.taken else self._same()
+        if self.doubt is not None and self.doubt.kind == "taken":
+            return self._beside()
+        return self._same()
 
     def _beside(self) -> Begin:
         """Go on in a new lineage, from the first binlog on that has no entry in this one."""
@@ -258,9 +262,12 @@ class Continuation:
             if behind is None:
                 raise _unreadable(doubt)
             return behind
-        if doubt is not None and doubt.left_out:
+        if doubt is not None and doubt.kind in ("left out", "aborted"):
             behind = left_out(
-                known_end, plain.listed, self.server.gtids_before, aborted=doubt.aborted
+                known_end,
+                plain.listed,
+                self.server.gtids_before,
+                aborted=doubt.kind == "aborted",
             )
             if behind is not None:
                 return behind
@@ -324,7 +331,7 @@ class Continuation:
             known_end.closed and size != known_end.size
         ):  # fmt: skip
             behind = None
-            if self.doubt is not None and self.doubt.refused:
+            if self.doubt is not None and self.doubt.kind == "refused":
                 behind = unservable(known_end, plain.listed, self.server.gtids_before)
             return behind or GoOn(known_end=known_end, again=True)
         if common.whole and size == offset and begin.next() in rows:

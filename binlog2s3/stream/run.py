@@ -227,11 +227,11 @@ class Memory:
         why = str(error)
         match error:
             case LeftOutError():
-                return replace(self, doubt=Doubt(why=why, left_out=True))
+                return replace(self, doubt=Doubt(why=why, kind="left out"))
             case AbortedError():
-                return replace(self, doubt=Doubt(why=why, left_out=True, aborted=True))
+                return replace(self, doubt=Doubt(why=why, kind="aborted"))
             case TakenError():
-                return replace(self, doubt=Doubt(why=why, taken=True))
+                return replace(self, doubt=Doubt(why=why, kind="taken"))
             case ElsewhereError() | ForkError():
                 return replace(self, doubt=Doubt(why=why))
             case DamageError() if seen is not None:
@@ -248,7 +248,8 @@ class Memory:
         again, now = damage == self.damage, self
         if not seen.is_readable:
             if again:
-                now = replace(self, doubt=Doubt(why=str(error), refused=True, unreadable=name))
+                doubt = Doubt(why=str(error), kind="refused", unreadable=name)
+                now = replace(self, doubt=doubt)
         elif error.offset in accepted or len(accepted) >= MOST_ACCEPTED:
             now = self._refused(str(error))
         elif again:
@@ -258,8 +259,9 @@ class Memory:
 
     def _refused(self, why: str) -> "Memory":
         """The source did not give what comes next."""
-        refusals = self.refusals + 1
-        doubt = Doubt(why=why, refused=refusals >= _REFUSALS) if refusals > 1 else self.doubt
+        refusals, doubt = self.refusals + 1, self.doubt
+        if refusals > 1:
+            doubt = Doubt(why=why, kind="refused" if refusals >= _REFUSALS else "other")
         return replace(self, refusals=refusals, doubt=doubt)
 
 
@@ -887,7 +889,7 @@ beginning if no run can continue it |
         What is not there could not be compared.
         """
         doubt = self.memory.doubt
-        if doubt is not None and not doubt.taken:
+        if doubt is not None and doubt.kind != "taken":
             self._tracking.known = self._tracking.end
             self.bring_in()
         return Event.DONE

@@ -239,10 +239,10 @@ LOST = KnownEnd(lineage=OWN_LINEAGE, last=name(40), size=100)
 HERE = KnownEnd(
     lineage=OWN_LINEAGE, last=name(7), size=90, overlap=replace(OVERLAP, binlog=name(7))
 )
-REFUSED = Doubt(why="position refused", refused=True)
-UNREADABLE = Doubt(why="no format event", refused=True, unreadable=name(5))
-NO_FIRST = Doubt(why="no format event", refused=True, unreadable=name(3))
-LEFT_OUT = Doubt(why="seen", left_out=True)
+REFUSED = Doubt(why="position refused", kind="refused")
+UNREADABLE = Doubt(why="no format event", kind="refused", unreadable=name(5))
+NO_FIRST = Doubt(why="no format event", kind="refused", unreadable=name(3))
+LEFT_OUT = Doubt(why="seen", kind="left out")
 DAMAGED = SourceError("damaged there", unservable=True)
 AFTER_9 = {5: f"{UUID_A}:1-9"}
 AFTER_12 = {5: f"{UUID_A}:1-12", 6: f"{UUID_A}:1-12"}

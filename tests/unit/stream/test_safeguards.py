@@ -1246,7 +1246,8 @@ def test_refusals_are_counted_where_the_source_was_asked(runs: Any) -> None:
     assert runs.memory.refusals == 0
     for is_left in (False, False, True):
         runs.memory = runs.memory.learned(refused, None)
-        assert bool(runs.memory.doubt and runs.memory.doubt.refused) is is_left
+        doubt = runs.memory.doubt
+        assert (doubt is not None and doubt.kind == "refused") is is_left
         runs._ask()
 
 
