@@ -213,11 +213,11 @@ class Loop:
         if known is None or not (begun.described or begun.tracks):
             return
         for end, tracks in begun.left_behind:
-            self._tracking.resume(end, ended=True)
+            self._tracking.resume(end, lacks="")
             for track in tracks:
                 self._tracking.admit(track)
             self._tracking.judge({})
-        self._tracking.resume(known, described=begun.described)
+        self._tracking.resume(known, lacks="turn" if begun.described else "document")
         if begun.unlogged:
             self._tracking.saw_no_binlog(begun.unlogged, None)
         for track in begun.tracks:

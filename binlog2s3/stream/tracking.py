@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 from binlog2s3.archive.catalog import Catalog, fetch
 from binlog2s3.archive.codec import as_fields
@@ -47,6 +48,8 @@ from binlog2s3.workers import both
 _log = Log("tracking")
 
 _ABORTED = "the source ended itself in a rotation, as MySQL does by default: nothing is missing"
+_Lacks = Literal["document", "turn", ""]
+"""What the bucket lacks of a lineage before its next byte: document and turn, turn, or nothing."""
 _HINTS = {
     "gap": "the transactions in between are not in the archive: take a new base backup",
     "unknown": "nothing proves that it follows: take a new base backup of this server",
@@ -74,7 +77,7 @@ class Tracking:
         self._spool = spool
         self._writer = writer
         self._uploads = uploads
-        self._has_turn = False
+        self._lacks: _Lacks = "document"
         self._waiting: list[Track] = []  # until their lineage is known
         self._open: list[Track] = []  # not closed yet
         self._handed: Track | None = None  # the last one whose lineage is known
@@ -83,7 +86,6 @@ class Tracking:
         self._parent: Parent | None = None
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
-        self._described = False
         self._left: Coverage | None = None  # of the lineage that grew before
         self._resumed: KnownEnd | None = None  # where a lineage that is continued ended
         self._witnessed = ""  # the lineage that `unlogged` is of
@@ -139,16 +141,16 @@ class Tracking:
         """
         return self.coverage or self._left
 
-    def resume(self, known_end: KnownEnd, *, described: bool = True, ended: bool = False) -> None:
-        """Continue a lineage after its end in the bucket.
+    def resume(self, known_end: KnownEnd, *, lacks: _Lacks = "turn") -> None:
+        """Continue a lineage after its end in the bucket, which lacks this before the next byte.
 
-        Not `described`: the bucket has nothing of it, only the spool. `ended`: only the rest of it
-        is uploaded, it is not the lineage that grows.
+        The document and the turn, if only the spool has anything of it; nothing, if only the rest
+        of it is uploaded: then it is not the lineage that grows.
         """
         lineage = known_end.lineage
         self._leave_server(lineage.server_uuid)
         self._leave()
-        self._has_turn = ended
+        self._lacks = lacks
         self._resumed = replace(known_end, track=None)
         before = self._writer.before(lineage.id)
         self._said = before.leaves_out if before else None
@@ -157,7 +159,6 @@ class Tracking:
             if before is not None and before.time_zone is not None:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
-        self._described = described
         if self._left is not None and self._left.lineage.id == lineage.id:
             self.coverage = self._left  # not all that is known of it need be in the bucket
         else:
@@ -174,7 +175,7 @@ class Tracking:
         self.known = self.end
         self._leave_server(server_uuid)
         self._leave()
-        self._has_turn = False
+        self._lacks = "document"
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
         self._resumed = self._said = None
 
@@ -438,13 +439,13 @@ class Tracking:
     def _hand_on(self, track: Track) -> None:
         track.time_zone = track.time_zone or self._zone_of(track)
         lineage = self.lineage or self._new(track)
-        if not (self._described and self._has_turn):
+        if self._lacks:
             ask = partial(self._in_the_bucket, lineage, track)
             lineage, is_ours = self._uploads.wait_for(ask)
             if self.lineage is None:
                 self.coverage = Coverage(lineage, None, track.name)
                 self._uploads.open(self.coverage, track.name if is_ours else None)
-            self._described = self._has_turn = True
+            self._lacks = ""
         _check_first(track, lineage)
         self._pass_on_witness(lineage, track)
         self._note(lineage, track)
@@ -476,7 +477,7 @@ class Tracking:
         from this call, and refuses to replace one.
         """
         describe: Callable[[], bool] | None = None
-        if not self._described:
+        if self._lacks == "document":
             describe = partial(self._put, lineage)
         if self.lineage is None:
             lineage, describe = self._decided(lineage)

@@ -386,7 +386,7 @@ def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:
     bench.settle()
     bench.admit(2)
     assert len(bench.turns) == 1
-    bench.tracking.resume(after(lineage, 1), ended=True)
+    bench.tracking.resume(after(lineage, 1), lacks="")
     bench.admit(2)
     assert len(bench.turns) == 1
     bench.tracking.resume(after(lineage, 1))
@@ -400,7 +400,7 @@ def test_a_lineage_of_the_spool_is_described_with_its_first_binlog(bench: Bench)
     begin(bench)
     lineage = bench.lineage
     del bench.store.objects[LAYOUT.lineage(lineage.id)]
-    bench.tracking.resume(KnownEnd(lineage=lineage), described=False)
+    bench.tracking.resume(KnownEnd(lineage=lineage), lacks="document")
     assert bench.lineages() == []
     bench.admit(1, binlog(1, end=True))
     assert bench.lineages() == [lineage]
