@@ -352,8 +352,8 @@ class Run:
     def received(self) -> tuple[int, bytes]:
         """What has come of the first MOST_BYTES of the first binlog, and from which offset on."""
         name = self.next_run.begin
-        begin, at = self.run.begin_of(name) or (0, 0)
-        path = self.run.directory / str(name)
+        path, there = self.run.directory / str(name), self.run.file_of(name)
+        begin, at = (there.begin, there.at) if there is not None else (0, 0)
         with as_spool_error(path), path.open("rb") as file:
             file.seek(at)
             return begin, file.read(max(0, MOST_BYTES - begin))

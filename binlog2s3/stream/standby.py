@@ -293,7 +293,9 @@ class StandbyLoop:
                 continue
             lineage = run.facts.lineage or self._lineage_of(run.facts.server_uuid)
             for name in run.files():
-                ends[lineage, name] = max(ends.get((lineage, name), 0), run.end_of(name))
+                file = run.file_of(name)
+                end = file.end if file is not None else run.start_of(name)
+                ends[lineage, name] = max(ends.get((lineage, name), 0), end)
         return sum(max(0, end - self._durable(*place)) for place, end in ends.items())
 
     def _lineage_of(self, server_uuid: str) -> str:
