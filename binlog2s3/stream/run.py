@@ -66,7 +66,7 @@ from binlog2s3.stream.continuation import Begin, GoOn
 from binlog2s3.stream.pressure import Pressure
 from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.source_watch import Watch
-from binlog2s3.stream.spool import PROBE, Spool, SpoolRun, as_spool_error
+from binlog2s3.stream.spool import Spool, SpoolRun, as_spool_error
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
@@ -331,7 +331,7 @@ class Run:
     @property
     def is_proved(self) -> bool:
         """Whether it was noted in the spool that it continues what is known: see `READING`."""
-        return self.run.facts.lineage != PROBE
+        return self.run.facts.is_proved
 
     @property
     def shown(self) -> Event | None:

@@ -46,7 +46,7 @@ _RUN = "run.json"
 _STAT_BLOCK = 512  # the unit of st_blocks, whatever the file system's blocks are
 _CLAIM = "claim.json"
 PROBE = "probe"
-"""In place of a lineage: the run only compares, or is not proved yet. A start discards it."""
+"""In place of a lineage, in a run.json: see `RunFacts.is_proved`."""
 Rank = tuple[int, str]
 """A writer's generation and token; the greatest is the writer."""
 
@@ -81,6 +81,14 @@ class RunFacts:
     binlog: str
     position: int
     lineage: str | None = None
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the run has shown that it continues what is known; else nothing is taken of it.
+
+        A start discards one that has not, as it does one that only compared.
+        """
+        return self.lineage != PROBE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from binlog2s3.stream.archive_end import archive_end, from_bucket, known_end_of_
 from binlog2s3.stream.continuation import KnownEnd, known_end_of, nothing_of
 from binlog2s3.stream.remote import put_entry
 from binlog2s3.stream.resume import NextRun, Resumption
-from binlog2s3.stream.spool import PROBE, Spool, SpoolFile, SpoolRun, check_spool
+from binlog2s3.stream.spool import Spool, SpoolFile, SpoolRun, check_spool
 from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState
 from binlog2s3.stream.tracking import describe
@@ -267,7 +267,7 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
     taken = {segment.path.parent for track in found.tracks for segment in track.segments}
     for run in spool.runs():
         nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)
-        if nobodys or run.facts.lineage == PROBE:
+        if nobodys or not run.facts.is_proved:
             spool.discard(run)
     spool.sweep()
 
