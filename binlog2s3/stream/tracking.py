@@ -59,10 +59,9 @@ _HINTS = {
 class Tracking:
     """Follows binlogs until they are closed.
 
-    `coverage` is of the lineage that grows, None until the first lineage is known. `unlogged`: the
-    lineage's source was seen without a binlog. `known` is where the known history ended when the
-    source was asked last, or with the lineage that was left: see `end`. None before the first
-    lineage.
+    `unlogged`: the lineage's source was seen without a binlog. `known` is where the known history
+    ended when the source was asked last, or with the lineage that was left: see `end`. None before
+    the first lineage.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class Tracking:
         self._resumed: KnownEnd | None = None  # where a lineage that is continued ended
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
-        self.coverage: Coverage | None = None
         self.known: KnownEnd | None = None
         self._run: NextRun | None = None  # the last one, and what the server said before it
         self._said: tuple[str, ...] | None = None  # to the writer before, of the first binlog
@@ -100,6 +98,11 @@ class Tracking:
     def is_behind(self) -> bool:
         """Whether a binlog waits for its lineage, or an older lineage is not uploaded yet."""
         return bool(self._waiting or self._uploads.is_behind(self.coverage))
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """Of the lineage that grows; None until one is known. Called by any thread."""
+        return self._uploads.coverage
 
     @property
     def lineage(self) -> Lineage | None:
@@ -160,12 +163,12 @@ class Tracking:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
         if self._left is not None and self._left.lineage.id == lineage.id:
-            self.coverage = self._left  # not all that is known of it need be in the bucket
+            coverage = self._left  # not all that is known of it need be in the bucket
         else:
             is_proved = known_end.closed or known_end.track is not None
             durable = known_end.position if is_proved else None
-            self.coverage = Coverage(lineage, durable, known_end.incomplete)
-        self._uploads.open(self.coverage)
+            coverage = Coverage(lineage, durable, known_end.incomplete)
+        self._uploads.open(coverage)
         if known_end.track is not None:
             self.admit(known_end.track)
         self.known = known_end
@@ -188,14 +191,13 @@ class Tracking:
         """End the history that was taken in so far: no open binlog of it will be closed."""
         for track in [*self._open]:
             self.abandon(track)
-        self._uploads.end_history()
         self._left = self.newest
         for track in self._waiting:
             _log.warning("left in the spool: nothing proves its history", binlog=track.name)
         self._waiting.clear()
         self._unsure.clear()
         self._handed = None
-        self.coverage = None
+        self._uploads.end_history()
 
     def abandon(self, track: Track) -> None:
         """Give up a binlog that the source cannot finish: its bytes stay as chunks.
@@ -443,8 +445,8 @@ class Tracking:
             ask = partial(self._in_the_bucket, lineage, track)
             lineage, is_ours = self._uploads.wait_for(ask)
             if self.lineage is None:
-                self.coverage = Coverage(lineage, None, track.name)
-                self._uploads.open(self.coverage, track.name if is_ours else None)
+                coverage = Coverage(lineage, None, track.name)
+                self._uploads.open(coverage, track.name if is_ours else None)
             self._lacks = ""
         _check_first(track, lineage)
         self._pass_on_witness(lineage, track)

@@ -151,7 +151,8 @@ class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
     The loop calls its methods, other threads only `hand_in`, `try_again`, `is_behind` and the
-    attributes. With a flush interval of 0 nothing is uploaded as chunks. `bodies` is the same
+    attributes. `coverage` is of the lineage that grows, None while there is none. With a flush
+    interval of 0 nothing is uploaded as chunks. `bodies` is the same
     store for what sends bytes of binlogs: it does not repeat them, the uploader decides when they
     go again. `plants` looks for what somebody put there before. `foreign` are the keys that were
     logged already because they are not of our format. `counts` says what was done; `stock` what is
@@ -192,7 +193,7 @@ class Uploader:
         self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
         self._is_back = threading.Event()
         self._jobs: dict[Track, Job] = {}
-        self._coverage: Coverage | None = None
+        self.coverage: Coverage | None = None
         self._empty_from: BinlogName | None = None
         self._pressed = False
         self._gone = 0  # bytes of the binlogs that it has no job for any more
@@ -214,20 +215,20 @@ class Uploader:
         `empty_from`: of this binlog, and those after it, nobody has put anything yet.
         """
         coverage.grows = True
-        self._coverage, self._empty_from = coverage, empty_from
+        self.coverage, self._empty_from = coverage, empty_from
 
     def end_history(self) -> None:
         """End the lineage that grows: what is left of it is still uploaded.
 
         From now on, a binlog of it that contradicts the bucket stays in the spool.
         """
-        if self._coverage is not None:
-            self._coverage.grows = False
-        self._coverage = None
+        if self.coverage is not None:
+            self.coverage.grows = False
+        self.coverage = None
 
     def add(self, track: Track) -> None:
         """Upload this binlog of the lineage that grows. It may still grow."""
-        coverage = self._coverage
+        coverage = self.coverage
         assert coverage is not None  # noqa: S101 - opened before
         for other in self.jobs:
             if other.coverage is coverage and other.track.name == track.name:
@@ -394,7 +395,7 @@ class Uploader:
             self._is_back.clear()
             for job in self._jobs.values():
                 job.try_again()
-        if self._coverage is None and not self._jobs and not self._workers.busy:
+        if self.coverage is None and not self._jobs and not self._workers.busy:
             self._stop.event.wait(wait_seconds)
             return
         self.start()
@@ -634,7 +635,7 @@ class Uploader:
             lineage, _, rest = key.removeprefix(self._catalog.layout.live).partition("/")
             binlog, _, chunk = rest.partition("/")
             found.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
-        grown = [self._coverage] if self._coverage is not None else []
+        grown = [self.coverage] if self.coverage is not None else []
         coverages = {*(job.coverage for job in self._jobs.values()), *grown}
         growing = {(job.lineage, str(job.track.name)) for job in self._jobs.values()}
         for job in self._jobs.values():
@@ -656,8 +657,8 @@ class Uploader:
 
     def sweep(self, name: BinlogName) -> None:
         """Delete what is left of the upload of an archived binlog of the lineage that grows."""
-        assert self._coverage is not None  # noqa: S101 - opened before
-        self._sweep(self._coverage.lineage.id, name)
+        assert self.coverage is not None  # noqa: S101 - opened before
+        self._sweep(self.coverage.lineage.id, name)
 
     def _sweep(self, lineage: str, name: BinlogName) -> None:
         self._tidy(name, partial(sweep, self._catalog, lineage, name))

@@ -872,7 +872,7 @@ def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> 
     )
     begin(bench)
     bench.settle()
-    bench.tracking.coverage = None
+    bench.uploads.coverage = None
     lineage = bench.lineages()[0]
     bench.witnessed[lineage.id] = seen
     bench.tracking.unlogged = None
