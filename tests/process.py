@@ -156,6 +156,9 @@ class AsServer:
         self.beginning = shown.beginning
         self.executed = shown.executed
 
+    def login(self) -> None:
+        """Nobody logs in."""
+
     def expiry(self) -> float | None:
         return None
 
@@ -285,7 +288,7 @@ class Compared(Continuation):
 
     finder: Any
 
-    def _finder(self) -> Any:
+    def _finder(self, spool: Any) -> Any:
         return self.finder
 
 
@@ -298,7 +301,8 @@ class Steering(Resumption):
     compared: Callable[[KnownEnd], Common | None] = staticmethod(nothing_to_doubt)
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
-        super().__init__(config, catalog, NO_SPOOL, threading.Event())
+        grid = Grid(config.s3.part_size)
+        super().__init__(config.stream, None, grid, catalog, NO_SPOOL, threading.Event())
         self.doubts: list[str] = []
 
     def _continuation(self, *asked: Any) -> Continuation:
@@ -321,7 +325,7 @@ class Steering(Resumption):
         return self._steered(plain, course, anew=doubt is not None)
 
 
-NO_SPOOL: Any = None
+NO_SPOOL: Any = "not used: see Compared"
 
 
 class Starting(Startup):

@@ -92,6 +92,7 @@ class Loop:
             patience_seconds=_QUESTIONS * slow + _WATCH_SECONDS,
         )
         self._alive = Alive(notifier, self._watch)
+        grid = Grid(config.s3.part_size)
         self._uploads = Uploader(
             catalog=catalog,
             spool=spool,
@@ -100,7 +101,7 @@ class Loop:
             stop=stop,
             foreign=begun.foreign,
             bodies=store.with_policy(RetryPolicy(attempts=1)),
-            grid=Grid(config.s3.part_size),
+            grid=grid,
             flush_interval=config.stream.flush_interval,
             drain_seconds=config.timing.drain_seconds,
             timings=timings,
@@ -127,7 +128,9 @@ class Loop:
             tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            resumption=Resumption(config, catalog, spool, stop.event),
+            resumption=Resumption(
+                config.stream, config.mysql.mysqlbinlog, grid, catalog, spool, stop.event
+            ),
             connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,

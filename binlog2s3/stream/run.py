@@ -40,7 +40,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
 from binlog2s3.config.stream import Config
@@ -59,7 +58,7 @@ from binlog2s3.formatting import duration_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.dump import MOST_BYTES
-from binlog2s3.server.login import Login, resolve
+from binlog2s3.server.login import Login
 from binlog2s3.server.mysqlbinlog import Child, server_id_of
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Begin, GoOn
@@ -465,7 +464,6 @@ class Runs:
         self._connect = connect
         self._stop = stop
         self._next_run = next_run
-        self._grid = Grid(config.s3.part_size)
         self.memory = Memory()
         self._error: Exception | None = None
         self._read_before = (0, 0)
@@ -638,7 +636,7 @@ class Runs:
         given, self._next_run = self._next_run, None
         next_run = given if given is not None and self.memory.doubt is None else self._ask()
         self.pressure.refuse(next_run.overlap)
-        login = self._answer(lambda _: resolve(self._config.mysql))
+        login = self._answer(lambda server: server.login())
         track = self._turn(next_run)
         directory, child = self._spool.started(
             next_run.facts.uuid,
@@ -646,7 +644,7 @@ class Runs:
             next_run.position,
             lambda run: self._start(run, next_run, login),
         )
-        tailer = Tailer(directory, self._grid, overlap=next_run.overlap, track=track)
+        tailer = Tailer(directory, self._uploads.grid, overlap=next_run.overlap, track=track)
         if next_run.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(next_run.begin)
         self._watch.follow(next_run.facts.uuid, next_run.listed)

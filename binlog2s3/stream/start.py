@@ -701,7 +701,7 @@ class Startup:
             self._spool.check_room()
         found = _proved(server, found)
         known_end = _known_end(self.catalog, found)
-        resumption = Resumption(self._config, self.catalog, self._spool, self._stop.event)
+        resumption = self._resumption()
         try:
             return replace(found, next_run=resumption.next_run(server, known_end))
         except (SourceError, GapError) as error:
@@ -729,14 +729,20 @@ class Startup:
         )
         return replace(found, next_run=next_run)
 
+    def _resumption(self) -> Resumption:
+        config, event = self._config, self._stop.event
+        mysqlbinlog = config.mysql.mysqlbinlog
+        return Resumption(config.stream, mysqlbinlog, self._grid, self.catalog, self._spool, event)
+
 
 def rehearse(config: Config, catalog: Catalog, runs: Sequence[SpoolRun], server: Server) -> NextRun:
     """Where a streamer that is started now would begin. Writes nothing, and compares no binlogs.
 
     Raises what would end it: SourceError, GapError, StoreError, ArchiveError; and UncomparedError.
     """
-    found = _proved(server, find(catalog, runs, Grid(config.s3.part_size)))
-    resumption = Resumption(config, catalog, None, threading.Event())
+    grid, mysqlbinlog = Grid(config.s3.part_size), config.mysql.mysqlbinlog
+    found = _proved(server, find(catalog, runs, grid))
+    resumption = Resumption(config.stream, mysqlbinlog, grid, catalog, None, threading.Event())
     return resumption.next_run(server, _known_end(catalog, found))
 
 

@@ -151,8 +151,8 @@ class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
     The loop calls its methods, other threads only `hand_in`, `try_again`, `is_behind` and the
-    attributes. `coverage` is of the lineage that grows, None while there is none. With a flush
-    interval of 0 nothing is uploaded as chunks. `bodies` is the same
+    attributes. All tracks have its `grid`. `coverage` is of the lineage that grows, None while
+    there is none. With a flush interval of 0 nothing is uploaded as chunks. `bodies` is the same
     store for what sends bytes of binlogs: it does not repeat them, the uploader decides when they
     go again. `plants` looks for what somebody put there before. `foreign` are the keys that were
     logged already because they are not of our format. `counts` says what was done; `stock` what is
@@ -177,6 +177,7 @@ class Uploader:
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.grid = grid
         self._limits = Limits(grid=grid, full_chunk=full_chunk)
         self._flushes = flush_interval > 0
         self._drain_seconds = drain_seconds
@@ -237,7 +238,7 @@ class Uploader:
         place = RemoteBinlog(
             self._catalog,
             coverage.lineage.id,
-            self._limits.grid,
+            self.grid,
             track,
             # another entry may hide this one; not asked in a history that has ended
             lambda entry: not job.is_past and self.plants.hide_entry(entry),
@@ -279,17 +280,17 @@ class Uploader:
         track, held = job.track, job.held
         if not track.segments or track.closed or job.unfinishable or job.flying:
             return
-        if track.size - track.floor < min(self._limits.grid.length(1), _WORTH):
+        if track.size - track.floor < min(self.grid.length(1), _WORTH):
             return
         if not held.asked or held.object_there or held.named or held.chunks.end < track.size:
             return
         if not track.rewind():  # no run could continue there
             return
-        for part in self._limits.grid.parts(track.size, track.floor):
+        for part in self.grid.parts(track.size, track.floor):
             if part.full and part.begin >= track.floor:
                 job.place.md5(part)  # archiving needs it, and will not have these bytes
         paths = {segment.path for segment in track.segments}
-        track.raise_floor(self._limits.grid)
+        track.raise_floor(self.grid)
         freed = self._spool.delete(paths)
         _log.info("left the spool: all is in the bucket", binlog=track.name, size=track.size,
                   freed=freed)  # fmt: skip
@@ -570,7 +571,7 @@ class Uploader:
 
         None if nothing needs a flush now, and a worker is free again before one is late.
         """
-        parts = self._workers.count * self._limits.grid.length(1)
+        parts = self._workers.count * self.grid.length(1)
         quick = self.pace.carries(parts, self.pace.flush_interval)
         if quick and all(job.direct for job in self._jobs.values()):
             return 0

@@ -942,8 +942,6 @@ def runs(tmp_path: Path) -> Iterator[Any]:
     )
     config = SimpleNamespace(
         spool_limits=SpoolLimits(),
-        s3=SimpleNamespace(part_size=1000),
-        mysql=None,
         stream=SimpleNamespace(stall_timeout=60.0),
     )
     nothing: Any = SimpleNamespace(coverage=None)
@@ -953,7 +951,7 @@ def runs(tmp_path: Path) -> Iterator[Any]:
         config,  # type: ignore[arg-type]
         spool=spool,
         tracking=tracking,
-        uploads=SimpleNamespace(step=lambda _: None),  # type: ignore[arg-type]
+        uploads=SimpleNamespace(step=lambda _: None, grid=Grid(1000)),  # type: ignore[arg-type]
         writer=SimpleNamespace(blame=lambda: None),  # type: ignore[arg-type]
         resumption=SimpleNamespace(),  # type: ignore[arg-type]
         watch=watch,  # type: ignore[arg-type]
