@@ -30,7 +30,6 @@ from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Begin, KnownEnd
 from binlog2s3.stream.loop import Loop
-from binlog2s3.stream.reporter import Pulse
 from binlog2s3.stream.resume import Continuation, Doubt, NextRun, Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import Watch
@@ -528,7 +527,7 @@ class Process(Loop):
         self.runs.process = self
         self.runs.noting = noting
         self._board = None
-        self._pulse, self._ended = Pulse(), threading.Event()
+        self._ended = threading.Event()
         self._reporter = self._report()
         stop.wake = self.requests.wake
 

@@ -35,7 +35,7 @@ from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
-from binlog2s3.stream.reporter import Pulse, Reporter
+from binlog2s3.stream.reporter import Reporter
 from binlog2s3.stream.resume import Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import Watch
@@ -72,7 +72,6 @@ class Loop:
     ) -> None:
         self._config = config
         self._begun = begun
-        self._pulse = Pulse()
         patient = RetryPolicy(
             attempts=None,
             first_delay_seconds=config.timing.first_delay_seconds,
@@ -147,7 +146,6 @@ class Loop:
             tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            pulse=self._pulse,
             stop=self._stop,
         )
 
@@ -336,7 +334,7 @@ class Loop:
         )
 
     def _store_over(self, succeeded: bool) -> None:
-        over = self._pulse.over(succeeded=succeeded, now=time.monotonic())
+        over = self._uploads.counts.retried.over(succeeded=succeeded, now=time.monotonic())
         if over is None:
             return
         seconds, is_first = over
@@ -350,7 +348,7 @@ class Loop:
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
         self._uploads.counts.failed(error)
-        self._pulse.failed(time.monotonic())
+        self._uploads.counts.retried.failed(time.monotonic())
         if threading.current_thread() is threading.main_thread():
             self._alive.tell()  # the loop itself waits for this request
         _log.recurring(

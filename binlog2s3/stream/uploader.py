@@ -86,6 +86,46 @@ _WORTH = 4 << 20
 _ACTS = PutsChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
 
+class RetriedRequests:
+    """Since when requests that are being retried have failed. Thread-safe.
+
+    A thread makes one request at a time, so its failure ends with that request. If the request is
+    given up, the next one that succeeds shows that the store is back.
+    """
+
+    def __init__(self) -> None:
+        self._failing: dict[int, float] = {}  # by thread: since when its request has been failing
+        self._given_up: float | None = None  # since when one failed that was given up
+        self._lock = threading.Lock()
+        self._back_at = -math.inf  # when a request that had failed succeeded, the last time
+
+    @property
+    def failing_since(self) -> float | None:
+        """When the request that has been failing for longest began to fail; None without one."""
+        return min(self._failing.copy().values(), default=None)
+
+    def failed(self, now: float) -> None:
+        """The calling thread's request failed and is retried."""
+        self._failing.setdefault(threading.get_ident(), now)
+
+    def over(self, *, succeeded: bool, now: float) -> tuple[float, bool] | None:
+        """The calling thread's request succeeded, or was given up after a failure.
+
+        Returns, if requests that failed are over with this success: for how many seconds they had
+        failed, and whether it is the first success since then.
+        """
+        since = self._failing.pop(threading.get_ident(), None)
+        if since is None and self._given_up is None:
+            return None
+        with self._lock:
+            since = least([since, self._given_up])
+            self._given_up = None if succeeded else since
+            if since is None or not succeeded:
+                return None
+            known, self._back_at = self._back_at, now
+        return now - since, since > known
+
+
 @dataclass(slots=True)
 class Counts:
     """Since a stream began: what it sent, made durable and archived, requests that failed.
@@ -93,6 +133,7 @@ class Counts:
     `acts`: requests that brought bytes, or an entry, into the bucket. `last_error`: when, its text
     and its hint; "" before the first. `clean_up_error`: why leftovers in the bucket could not be
     deleted, the last time that it was tried; "" if they could. `timings`: those of the process.
+    `retried`: what fails and is being tried again.
     """
 
     sent_bytes: int = 0
@@ -103,6 +144,7 @@ class Counts:
     last_error: tuple[datetime | None, str, str] = (None, "", "")
     clean_up_error: str = ""
     timings: Timings = field(default_factory=Timings)
+    retried: RetriedRequests = field(default_factory=RetriedRequests)
 
     def failed(self, error: StoreError) -> None:
         """Count a request that failed, also one that is repeated. Called by any thread."""
