@@ -193,12 +193,12 @@ class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
     The loop calls its methods, other threads only `hand_in`, `try_again`, `is_behind` and the
-    attributes. All tracks have its `grid`. `coverage` is of the lineage that grows, None while
-    there is none. With a flush interval of 0 nothing is uploaded as chunks. `bodies` is the same
-    store for what sends bytes of binlogs: it does not repeat them, the uploader decides when they
-    go again. `plants` looks for what somebody put there before. `foreign` are the keys that were
-    logged already because they are not of our format. `counts` says what was done; `stock` what is
-    on its way, counted about once a second; `round_at` is when `step` was last called.
+    attributes. `coverage` is of the lineage that grows, None while there is none. With a flush
+    interval of 0 nothing is uploaded as chunks. `bodies` is the same store for what sends bytes of
+    binlogs: it does not repeat them, the uploader decides when they go again. `plants` looks for
+    what somebody put there before. `foreign` are the keys that were logged already because they are
+    not of our format. `counts` says what was done; `stock` what is on its way, counted about once a
+    second; `round_at` is when `step` was last called.
     """
 
     def __init__(
@@ -219,7 +219,6 @@ class Uploader:
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.grid = grid
         self._limits = Limits(grid=grid, full_chunk=full_chunk)
         self._flushes = flush_interval > 0
         self._drain_seconds = drain_seconds
@@ -336,6 +335,11 @@ class Uploader:
         freed = self._spool.delete(paths)
         _log.info("left the spool: all is in the bucket", binlog=track.name, size=track.size,
                   freed=freed)  # fmt: skip
+
+    @property
+    def grid(self) -> Grid:
+        """The parts of all binlogs."""
+        return self._limits.grid
 
     @property
     def jobs(self) -> list[Job]:
