@@ -86,7 +86,7 @@ class Tracking:
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
         self._left: Coverage | None = None  # of the lineage that grew before
-        self._resumed: KnownEnd | None = None  # where a lineage that is continued ended
+        self._resumed: KnownEnd | None = None  # as `known` was then: it moves on with what is read
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
         self.known: KnownEnd | None = None

@@ -847,6 +847,22 @@ def test_the_archive_says_how_the_binlog_before_ended(bench: Bench) -> None:
     assert stops_before(bench, 2)
 
 
+def test_the_archive_says_it_too_if_the_next_binlog_is_read_twice(bench: Bench) -> None:
+    """The first run died after a few bytes, and the source was asked where to go on."""
+    begin(bench)
+    bench.settle()
+    bench.tracking.resume(replace(after(bench.lineage, 1), rotates_to=name(2)))
+    data = binlog(2, started=True)
+    torn = bench.track(bench.run(), 2, data[:130])
+    bench.tracking.admit(torn)
+    bench.tracking.judge({})
+    known = bench.tracking.end
+    bench.tracking.forget(torn)
+    bench.tracking.known = known
+    bench.admit(2, data)
+    assert stops_before(bench, 2)
+
+
 @pytest.mark.parametrize("newest", [None, 1])
 def test_what_was_seen_counts_where_the_binlogs_show_nothing(
     bench: Bench, newest: int | None
