@@ -30,7 +30,6 @@ from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Begin, KnownEnd
 from binlog2s3.stream.loop import Loop
-from binlog2s3.stream.reporter import Pulse
 from binlog2s3.stream.resume import Continuation, Doubt, NextRun, Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import Watch
@@ -155,6 +154,9 @@ class AsServer:
         self.previous_gtids = self.gtids_before = shown.before
         self.beginning = shown.beginning
         self.executed = shown.executed
+
+    def login(self) -> None:
+        """Nobody logs in."""
 
     def expiry(self) -> float | None:
         return None
@@ -285,7 +287,7 @@ class Compared(Continuation):
 
     finder: Any
 
-    def _finder(self) -> Any:
+    def _finder(self, spool: Any) -> Any:
         return self.finder
 
 
@@ -298,7 +300,8 @@ class Steering(Resumption):
     compared: Callable[[KnownEnd], Common | None] = staticmethod(nothing_to_doubt)
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
-        super().__init__(config, catalog, NO_SPOOL, threading.Event())
+        grid = Grid(config.s3.part_size)
+        super().__init__(config.stream, None, grid, catalog, NO_SPOOL, threading.Event())
         self.doubts: list[str] = []
 
     def _continuation(self, *asked: Any) -> Continuation:
@@ -321,7 +324,7 @@ class Steering(Resumption):
         return self._steered(plain, course, anew=doubt is not None)
 
 
-NO_SPOOL: Any = None
+NO_SPOOL: Any = "not used: see Compared"
 
 
 class Starting(Startup):
@@ -524,7 +527,7 @@ class Process(Loop):
         self.runs.process = self
         self.runs.noting = noting
         self._board = None
-        self._pulse, self._ended = Pulse(), threading.Event()
+        self._ended = threading.Event()
         self._reporter = self._report()
         stop.wake = self.requests.wake
 

@@ -35,7 +35,7 @@ from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
-from binlog2s3.stream.reporter import Pulse, Reporter
+from binlog2s3.stream.reporter import Reporter
 from binlog2s3.stream.resume import Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import Watch
@@ -72,7 +72,6 @@ class Loop:
     ) -> None:
         self._config = config
         self._begun = begun
-        self._pulse = Pulse()
         patient = RetryPolicy(
             attempts=None,
             first_delay_seconds=config.timing.first_delay_seconds,
@@ -92,6 +91,7 @@ class Loop:
             patience_seconds=_QUESTIONS * slow + _WATCH_SECONDS,
         )
         self._alive = Alive(notifier, self._watch)
+        grid = Grid(config.s3.part_size)
         self._uploads = Uploader(
             catalog=catalog,
             spool=spool,
@@ -100,7 +100,7 @@ class Loop:
             stop=stop,
             foreign=begun.foreign,
             bodies=store.with_policy(RetryPolicy(attempts=1)),
-            grid=Grid(config.s3.part_size),
+            grid=grid,
             flush_interval=config.stream.flush_interval,
             drain_seconds=config.timing.drain_seconds,
             timings=timings,
@@ -127,7 +127,9 @@ class Loop:
             tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            resumption=Resumption(config, catalog, spool, stop.event),
+            resumption=Resumption(
+                config.stream, config.mysql.mysqlbinlog, grid, catalog, spool, stop.event
+            ),
             connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,
@@ -144,7 +146,6 @@ class Loop:
             tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            pulse=self._pulse,
             stop=self._stop,
         )
 
@@ -213,11 +214,11 @@ class Loop:
         if known is None or not (begun.described or begun.tracks):
             return
         for end, tracks in begun.left_behind:
-            self._tracking.resume(end, ended=True)
+            self._tracking.resume(end, lacks="")
             for track in tracks:
                 self._tracking.admit(track)
             self._tracking.judge({})
-        self._tracking.resume(known, described=begun.described)
+        self._tracking.resume(known, lacks="turn" if begun.described else "document")
         if begun.unlogged:
             self._tracking.saw_no_binlog(begun.unlogged, None)
         for track in begun.tracks:
@@ -333,7 +334,7 @@ class Loop:
         )
 
     def _store_over(self, succeeded: bool) -> None:
-        over = self._pulse.over(succeeded=succeeded, now=time.monotonic())
+        over = self._uploads.counts.retried.over(succeeded=succeeded, now=time.monotonic())
         if over is None:
             return
         seconds, is_first = over
@@ -347,7 +348,7 @@ class Loop:
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
         self._uploads.counts.failed(error)
-        self._pulse.failed(time.monotonic())
+        self._uploads.counts.retried.failed(time.monotonic())
         if threading.current_thread() is threading.main_thread():
             self._alive.tell()  # the loop itself waits for this request
         _log.recurring(

@@ -7,8 +7,6 @@ Law: reporting changes nothing of the stream and never waits for the store, the 
 spool's disk. One thread at a time makes a Status: the board's lock.
 """
 
-import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -73,46 +71,6 @@ _RESTART = (
 )
 
 
-class Pulse:
-    """Since when requests that are being retried have failed. Thread-safe.
-
-    A thread makes one request at a time, so its failure ends with that request. If the request is
-    given up, the next one that succeeds shows that the store is back.
-    """
-
-    def __init__(self) -> None:
-        self._failing: dict[int, float] = {}  # by thread: since when its request has been failing
-        self._given_up: float | None = None  # since when one failed that was given up
-        self._lock = threading.Lock()
-        self._back_at = -math.inf  # when a request that had failed succeeded, the last time
-
-    @property
-    def failing_since(self) -> float | None:
-        """When the request that has been failing for longest began to fail; None without one."""
-        return min(self._failing.copy().values(), default=None)
-
-    def failed(self, now: float) -> None:
-        """The calling thread's request failed and is retried."""
-        self._failing.setdefault(threading.get_ident(), now)
-
-    def over(self, *, succeeded: bool, now: float) -> tuple[float, bool] | None:
-        """The calling thread's request succeeded, or was given up after a failure.
-
-        Returns, if requests that failed are over with this success: for how many seconds they had
-        failed, and whether it is the first success since then.
-        """
-        since = self._failing.pop(threading.get_ident(), None)
-        if since is None and self._given_up is None:
-            return None
-        with self._lock:
-            since = least([since, self._given_up])
-            self._given_up = None if succeeded else since
-            if since is None or not succeeded:
-                return None
-            known, self._back_at = self._back_at, now
-        return now - since, since > known
-
-
 class Reporter:
     """Reports on a stream. Any thread may call its methods."""
 
@@ -125,7 +83,6 @@ class Reporter:
         tracking: Tracking,
         uploads: Uploader,
         writer: Writer,
-        pulse: Pulse,
         stop: Stop,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -135,7 +92,6 @@ class Reporter:
         self._tracking = tracking
         self._uploads = uploads
         self._writer = writer
-        self._pulse = pulse
         self._stop = stop
         self._clock = clock
         self._began = now = clock()
@@ -181,12 +137,13 @@ class Reporter:
             self._running_at = now
         self._has_run |= self._runs.run is not None or self._runs.restarts > 0
         self._note_work(now)
-        stock, pulse, child_error = self._uploads.stock, self._pulse, self._runs.last_error
+        stock, counts = self._uploads.stock, self._uploads.counts
+        child_error = self._runs.last_error
         due = _due(stock)
         silent = self._since(now, self._work_since, self._act_at)
         job = stock.failing if stock else None
-        failing = least([job.since if job else None, pulse.failing_since])
-        _, error, hint = self._uploads.counts.last_error
+        failing = least([job.since if job else None, counts.retried.failing_since])
+        _, error, hint = counts.last_error
         if job is not None and job.since == failing:
             error, hint = job.error, job.hint
         beaten = self._writer.beaten_at
@@ -208,7 +165,7 @@ class Reporter:
             store_error=error,
             store_hint=hint,
             store_takes=self._takes(now),
-            clean_up_error=self._uploads.counts.clean_up_error,
+            clean_up_error=counts.clean_up_error,
             store_failing=now - failing if failing is not None else None,
             store_silent=max(0.0, silent - self._uploads.pace.flush_interval),
             beat_late=0.0

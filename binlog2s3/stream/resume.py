@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
+from typing import Literal
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
@@ -18,11 +20,10 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.config.stream import Config, StreamConfig
+from binlog2s3.config.stream import StreamConfig
 from binlog2s3.errors import GapError, SourceError, UncomparedError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, started_at
-from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find, refuse_unguarded
 from binlog2s3.server.omissions import came_in, omissions
 from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
@@ -84,40 +85,45 @@ class NextRun:
 class Doubt:
     """Why the next run does not simply continue: the bytes are compared first.
 
-    `refused`: the source does not give what comes next. `unreadable`: what it gives of this binlog,
-    which comes next, is damaged in the first event. `taken`: somebody wrote under the key of the
-    next entry, so the history goes on in another lineage. `left_out`: what comes next
-    follows, but rows before it are in no binlog; `aborted`: it only looks like that.
+    | kind | meaning |
+    |---|---|
+    | other | the source may have another history |
+    | refused | the source does not give what comes next; `unreadable` is its binlog, if its first \
+event is damaged |
+    | taken | somebody wrote under the next entry's key: the history goes on in another lineage |
+    | left out | what comes next follows, but rows before it are in no binlog |
+    | aborted | it only looks like that: what comes next follows exactly |
     """
 
     why: str
-    refused: bool = False
-    taken: bool = False
+    kind: Literal["other", "refused", "taken", "left out", "aborted"] = "other"
     unreadable: BinlogName | None = None
-    left_out: bool = False
-    aborted: bool = False
 
 
 class Resumption:
     """Finds where the next run begins.
 
     Its probes run in the spool, in directories that are discarded; without one, it compares nothing
-    and raises UncomparedError.
+    and raises UncomparedError. A track that it reads from the bucket has the `grid` of the uploads.
 
     It may take long, as whole binlogs may be compared: `stop` ends that.
     """
 
     def __init__(
         self,
-        config: Config,
+        config: StreamConfig,
+        mysqlbinlog: Path | None,
+        grid: Grid,
         catalog: Catalog,
         spool: Spool | None,
         stop: threading.Event,
     ) -> None:
-        self._config = config
-        self._catalog = catalog
-        self._spool = spool
-        self._stop = stop
+        self.config = config
+        self._mysqlbinlog = mysqlbinlog
+        self.grid = grid
+        self.catalog = catalog
+        self.spool = spool
+        self.stop = stop
         self._checked: set[str] = set()
 
     def next_run(
@@ -129,8 +135,8 @@ class Resumption:
         there is a gap and --on-gap is stop.
         """
         facts = server.facts()
-        tool = find(facts.flavour, self._config.mysql.mysqlbinlog)
-        refuse_unguarded(tool, resolve(self._config.mysql))
+        tool = find(facts.flavour, self._mysqlbinlog)
+        refuse_unguarded(tool, server.login())
         try:
             listed = server.binlogs()
         except UnloggedError as error:
@@ -169,25 +175,18 @@ class Resumption:
         self, server: Server, plain: NextRun, known_end: KnownEnd, doubt: Doubt | None
     ) -> "Continuation":
         return Continuation(
-            server=server,
-            plain=plain,
-            known_end=known_end,
-            doubt=doubt,
-            config=self._config,
-            catalog=self._catalog,
-            spool=self._spool,
-            stop=self._stop,
+            resumption=self, server=server, plain=plain, known_end=known_end, doubt=doubt
         )
 
     def _first(self, listed: tuple[ServerBinlog, ...], doubt: Doubt | None) -> BinlogName:
         """The first binlog of an empty archive; the one after it if that cannot be read."""
-        begin = first_binlog(self._config.stream, listed)
+        begin = first_binlog(self.config, listed)
         if doubt is None or doubt.unreadable is None or doubt.unreadable < begin:
             return begin
         later = [row.name for row in listed if row.name > doubt.unreadable]
         if not later:
             raise _unreadable(doubt)
-        if self._config.stream.on_gap == "stop":
+        if self.config.on_gap == "stop":
             raise GapError(
                 f"gap: the source cannot give {doubt.unreadable}: {doubt.why}",
                 hint="--on-gap continue begins the archive with the next binlog",
@@ -205,7 +204,7 @@ class Resumption:
             return replace(plain, course=course, leaves_out=_with_grown(plain, known_end.lineage))
         assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
         origin = course.parent
-        if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
+        if origin is not None and origin.join == "gap" and self.config.on_gap == "stop":
             what = origin.cause if origin.unlogged else f"the source no longer has {origin.missing}"
             raise GapError(
                 f"gap: {what}; its history continues with {course.begin}",
@@ -222,26 +221,25 @@ class Continuation:
     `doubt`: why it is not simply continued; None if nothing speaks against that.
     """
 
+    resumption: Resumption
     server: Server
     plain: NextRun
     known_end: KnownEnd
     doubt: Doubt | None
-    config: Config
-    catalog: Catalog
-    spool: Spool | None
-    stop: threading.Event
 
     def course(self) -> Course:
         """Where the history goes on. Raises SourceError."""
         if self.plain.facts.uuid != self.known_end.lineage.server_uuid:
             return self._another()
-        return self._beside() if self.doubt is not None and self.doubt.taken else self._same()
+        if self.doubt is not None and self.doubt.kind == "taken":
+            return self._beside()
+        return self._same()
 
     def _beside(self) -> Begin:
         """Go on in a new lineage, from the first binlog on that has no entry in this one."""
-        plain, lineage = self.plain, self.known_end.lineage
-        end = replace(archive_end(self.catalog, lineage), next_size=0)
-        known_end = known_end_of_archive(self.catalog, end)
+        plain, lineage, catalog = self.plain, self.known_end.lineage, self.resumption.catalog
+        end = replace(archive_end(catalog, lineage), next_size=0)
+        known_end = known_end_of_archive(catalog, end)
         later = [row for row in plain.listed if row.name >= end.following]
         course = same_server(known_end, later or plain.listed, self.server.gtids_before)
         if isinstance(course, GoOn):
@@ -258,9 +256,12 @@ class Continuation:
             if behind is None:
                 raise _unreadable(doubt)
             return behind
-        if doubt is not None and doubt.left_out:
+        if doubt is not None and doubt.kind in ("left out", "aborted"):
             behind = left_out(
-                known_end, plain.listed, self.server.gtids_before, aborted=doubt.aborted
+                known_end,
+                plain.listed,
+                self.server.gtids_before,
+                aborted=doubt.kind == "aborted",
             )
             if behind is not None:
                 return behind
@@ -268,11 +269,12 @@ class Continuation:
         if doubt is None and not isinstance(course, Contradicts):
             return course
         why = course.why if isinstance(course, Contradicts) else doubt.why if doubt else ""
-        if self.spool is None:
+        spool = self.resumption.spool
+        if spool is None:
             raise UncomparedError(f"the server contradicts the archive: {why}")
         _log.warning("the server contradicts the archive", server=plain.facts.uuid, why=why,
                      lineage=known_end.lineage.id)  # fmt: skip
-        finder = self._finder(self.spool)
+        finder = self._finder(spool)
         try:
             common = finder.last_common([row.name for row in plain.listed])
         except SourceError as error:
@@ -324,7 +326,7 @@ class Continuation:
             known_end.closed and size != known_end.size
         ):  # fmt: skip
             behind = None
-            if self.doubt is not None and self.doubt.refused:
+            if self.doubt is not None and self.doubt.kind == "refused":
                 behind = unservable(known_end, plain.listed, self.server.gtids_before)
             return behind or GoOn(known_end=known_end, again=True)
         if common.whole and size == offset and begin.next() in rows:
@@ -334,7 +336,7 @@ class Continuation:
     def _another(self) -> GoOn | Begin:
         plain, known_end = self.plain, self.known_end
         executed, uuid = self.server.executed(), plain.facts.uuid
-        allowed = (self.config.stream.accept_new_server or "").lower()
+        allowed = (self.resumption.config.accept_new_server or "").lower()
         if uuid.lower() != allowed and not acceptable(known_end, executed):
             raise _refused(known_end, plain.facts, "it does not have the archive's transactions")
         if self.doubt is None:
@@ -360,12 +362,12 @@ class Continuation:
 
     def _finder(self, spool: Spool) -> Finder:
         """Compares this server with the lineage."""
-        config, facts, tool = self.config, self.plain.facts, self.plain.tool
+        facts, tool = self.plain.facts, self.plain.tool
 
         def start(run: SpoolRun, name: BinlogName) -> Child:
             return Child(
                 tool,
-                resolve(config.mysql),
+                self.server.login(),
                 server_id=0,
                 directory=run.directory,
                 binlog=name,
@@ -378,25 +380,25 @@ class Continuation:
             return spool.started(facts.uuid, name, 4, partial(start, name=name))
 
         return Finder(
-            self.catalog,
+            self.resumption.catalog,
             self.known_end.lineage,
             probe=probe,
             discard=spool.discard,
-            stop=self.stop,
+            stop=self.resumption.stop,
             prove=partial(prove, self.server, facts.uuid),
         )
 
     def _others(self, uuid: str) -> Sequence[KnownEnd]:
         """Where the lineages of this server end, the newest first."""
-        ours = [one for one in self.catalog.lineages() if one.server_uuid == uuid]
-        grid = Grid(self.config.s3.part_size)
+        catalog, grid = self.resumption.catalog, self.resumption.grid
+        ours = [one for one in catalog.lineages() if one.server_uuid == uuid]
         return [
-            known_end_of_archive(self.catalog, archive_end(self.catalog, lineage), grid)
+            known_end_of_archive(catalog, archive_end(catalog, lineage), grid)
             for lineage in reversed(ours)
         ]
 
     def _cut(self, executed: Gtids) -> Parent | None:
-        found = cut(self.catalog, self.known_end.lineage, executed)
+        found = cut(self.resumption.catalog, self.known_end.lineage, executed)
         return parent(self.known_end, "exact", at=found) if found is not None else None
 
 

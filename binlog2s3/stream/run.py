@@ -40,7 +40,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
 from binlog2s3.config.stream import Config
@@ -59,14 +58,14 @@ from binlog2s3.formatting import duration_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.dump import MOST_BYTES
-from binlog2s3.server.login import Login, resolve
+from binlog2s3.server.login import Login
 from binlog2s3.server.mysqlbinlog import Child, server_id_of
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Begin, GoOn
 from binlog2s3.stream.pressure import Pressure
 from binlog2s3.stream.resume import Doubt, NextRun, Resumption
 from binlog2s3.stream.source_watch import Watch
-from binlog2s3.stream.spool import PROBE, Spool, SpoolRun, as_spool_error
+from binlog2s3.stream.spool import Spool, SpoolRun, as_spool_error
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import Uploader
@@ -227,11 +226,11 @@ class Memory:
         why = str(error)
         match error:
             case LeftOutError():
-                return replace(self, doubt=Doubt(why=why, left_out=True))
+                return replace(self, doubt=Doubt(why=why, kind="left out"))
             case AbortedError():
-                return replace(self, doubt=Doubt(why=why, left_out=True, aborted=True))
+                return replace(self, doubt=Doubt(why=why, kind="aborted"))
             case TakenError():
-                return replace(self, doubt=Doubt(why=why, taken=True))
+                return replace(self, doubt=Doubt(why=why, kind="taken"))
             case ElsewhereError() | ForkError():
                 return replace(self, doubt=Doubt(why=why))
             case DamageError() if seen is not None:
@@ -248,7 +247,8 @@ class Memory:
         again, now = damage == self.damage, self
         if not seen.is_readable:
             if again:
-                now = replace(self, doubt=Doubt(why=str(error), refused=True, unreadable=name))
+                doubt = Doubt(why=str(error), kind="refused", unreadable=name)
+                now = replace(self, doubt=doubt)
         elif error.offset in accepted or len(accepted) >= MOST_ACCEPTED:
             now = self._refused(str(error))
         elif again:
@@ -258,8 +258,9 @@ class Memory:
 
     def _refused(self, why: str) -> "Memory":
         """The source did not give what comes next."""
-        refusals = self.refusals + 1
-        doubt = Doubt(why=why, refused=refusals >= _REFUSALS) if refusals > 1 else self.doubt
+        refusals, doubt = self.refusals + 1, self.doubt
+        if refusals > 1:
+            doubt = Doubt(why=why, kind="refused" if refusals >= _REFUSALS else "other")
         return replace(self, refusals=refusals, doubt=doubt)
 
 
@@ -329,7 +330,7 @@ class Run:
     @property
     def is_proved(self) -> bool:
         """Whether it was noted in the spool that it continues what is known: see `READING`."""
-        return self.run.facts.lineage != PROBE
+        return self.run.facts.is_proved
 
     @property
     def shown(self) -> Event | None:
@@ -350,8 +351,8 @@ class Run:
     def received(self) -> tuple[int, bytes]:
         """What has come of the first MOST_BYTES of the first binlog, and from which offset on."""
         name = self.next_run.begin
-        begin, at = self.run.begin_of(name) or (0, 0)
-        path = self.run.directory / str(name)
+        path, there = self.run.directory / str(name), self.run.file_of(name)
+        begin, at = (there.begin, there.at) if there is not None else (0, 0)
         with as_spool_error(path), path.open("rb") as file:
             file.seek(at)
             return begin, file.read(max(0, MOST_BYTES - begin))
@@ -463,7 +464,6 @@ class Runs:
         self._connect = connect
         self._stop = stop
         self._next_run = next_run
-        self._grid = Grid(config.s3.part_size)
         self.memory = Memory()
         self._error: Exception | None = None
         self._read_before = (0, 0)
@@ -636,7 +636,7 @@ class Runs:
         given, self._next_run = self._next_run, None
         next_run = given if given is not None and self.memory.doubt is None else self._ask()
         self.pressure.refuse(next_run.overlap)
-        login = self._answer(lambda _: resolve(self._config.mysql))
+        login = self._answer(lambda server: server.login())
         track = self._turn(next_run)
         directory, child = self._spool.started(
             next_run.facts.uuid,
@@ -644,7 +644,7 @@ class Runs:
             next_run.position,
             lambda run: self._start(run, next_run, login),
         )
-        tailer = Tailer(directory, self._grid, overlap=next_run.overlap, track=track)
+        tailer = Tailer(directory, self._uploads.grid, overlap=next_run.overlap, track=track)
         if next_run.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(next_run.begin)
         self._watch.follow(next_run.facts.uuid, next_run.listed)
@@ -887,7 +887,7 @@ beginning if no run can continue it |
         What is not there could not be compared.
         """
         doubt = self.memory.doubt
-        if doubt is not None and not doubt.taken:
+        if doubt is not None and doubt.kind != "taken":
             self._tracking.known = self._tracking.end
             self.bring_in()
         return Event.DONE

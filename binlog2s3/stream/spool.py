@@ -46,7 +46,7 @@ _RUN = "run.json"
 _STAT_BLOCK = 512  # the unit of st_blocks, whatever the file system's blocks are
 _CLAIM = "claim.json"
 PROBE = "probe"
-"""In place of a lineage: the run only compares, or is not proved yet. A start discards it."""
+"""In place of a lineage, in a run.json: see `RunFacts.is_proved`."""
 Rank = tuple[int, str]
 """A writer's generation and token; the greatest is the writer."""
 
@@ -81,6 +81,14 @@ class RunFacts:
     binlog: str
     position: int
     lineage: str | None = None
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the run has shown that it continues what is known; else nothing is taken of it.
+
+        A start discards one that has not, as it does one that only compared.
+        """
+        return self.lineage != PROBE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,31 +160,25 @@ class SpoolRun:
         with as_spool_error(path):
             return path.exists()
 
-    def begin_of(self, name: BinlogName) -> tuple[int, int] | None:
-        """The offset of the binlog's first byte in its file, and where in the file that is.
+    def file_of(self, name: BinlogName) -> "SpoolFile | None":
+        """The file of a binlog that is there; None if its first byte has not come yet.
 
-        None if it is not there yet, or is not what was asked for.
+        Or if what came is not what was asked for.
         """
-        if str(name) in self.freed:
-            return self.freed[str(name)]
-        start, path = self.start_of(name), self.directory / str(name)
-        if not start:
-            return (0, 0)
-        with as_spool_error(path), path.open("rb") as file:
-            head = file.read(MADE_UP_BYTES)
-        try:
-            made_up = made_up_size(head, start)
-        except DamageError:
-            return None
-        return (start, made_up) if made_up is not None else None
-
-    def end_of(self, name: BinlogName) -> int:
-        """The offset of the binlog at the end of its file; the last event may be incomplete."""
-        start, path = self.start_of(name), self.directory / str(name)
+        path, start = self.directory / str(name), self.start_of(name)
+        at: int | None = 0
         with as_spool_error(path):
             size = path.stat().st_size
-        begin = self.begin_of(name)
-        return start + max(0, size - begin[1]) if begin is not None else start
+            if str(name) in self.freed:
+                at = self.freed[str(name)][1]
+            elif start:
+                with path.open("rb") as file:
+                    head = file.read(MADE_UP_BYTES)
+                try:
+                    at = made_up_size(head, start)
+                except DamageError:
+                    at = None
+        return SpoolFile(path, start, at, size) if at is not None else None
 
     def start_of(self, name: BinlogName) -> int:
         """The offset at which its file begins."""
@@ -187,7 +189,7 @@ class SpoolRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
+class SpoolFile:
     """A file of `size` bytes with a binlog's bytes from `begin` on, which begin `at` this place."""
 
     path: Path
@@ -197,11 +199,11 @@ class _Copy:
 
     @property
     def end(self) -> int:
-        """The offset in the binlog at the end of the file."""
-        return self.begin + self.size - self.at
+        """The offset in the binlog at the end of the file; the last event may be incomplete."""
+        return self.begin + max(0, self.size - self.at)
 
-    def is_part_of(self, other: "_Copy") -> bool:
-        """Whether the other copy has all bytes of this one. Raises OSError."""
+    def is_part_of(self, other: "SpoolFile") -> bool:
+        """Whether the other file has all bytes of this one. Raises OSError."""
         ahead = self.begin - other.begin
         return (
             ahead >= 0
@@ -409,17 +411,15 @@ class Spool:
         Each start fetches the end of the open binlog again, so without this every restart would
         leave one more copy of it. What a program before 0.3 freed of a file is not compared.
         """
-        copies: dict[tuple[str | None, BinlogName], list[_Copy]] = {}
+        copies: dict[tuple[str | None, BinlogName], list[SpoolFile]] = {}
         for run in reversed(self.runs()):  # of two equal ones the newer one stays
-            for name, path in run.files().items():
-                begin = run.begin_of(name)
-                if begin is not None:
-                    with as_spool_error(path):
-                        copy = _Copy(path, *begin, path.stat().st_size)
+            for name in run.files():
+                copy = run.file_of(name)
+                if copy is not None:
                     copies.setdefault((run.facts.lineage, name), []).append(copy)
         freed = 0
         for group in copies.values():
-            kept: list[_Copy] = []
+            kept: list[SpoolFile] = []
             for copy in sorted(group, key=lambda copy: (copy.begin, -copy.end)):
                 with as_spool_error(copy.path):
                     if any(copy.is_part_of(other) for other in kept):

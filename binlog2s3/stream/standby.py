@@ -20,7 +20,7 @@ from binlog2s3.formatting import duration_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status, writer_status
 from binlog2s3.store.contract import ObjectInfo
-from binlog2s3.stream.spool import PROBE, Rank, Spool
+from binlog2s3.stream.spool import Rank, Spool
 from binlog2s3.stream.waiting import Periodic
 from binlog2s3.stream.writer import Vacancy, this_process, where
 
@@ -289,11 +289,13 @@ class StandbyLoop:
         """Bytes of the spool that are not known to be in the bucket."""
         ends: dict[tuple[str, BinlogName], int] = {}
         for run in self._spool.runs():
-            if run.facts.lineage == PROBE:  # nobody takes anything of it
+            if not run.facts.is_proved:
                 continue
             lineage = run.facts.lineage or self._lineage_of(run.facts.server_uuid)
             for name in run.files():
-                ends[lineage, name] = max(ends.get((lineage, name), 0), run.end_of(name))
+                file = run.file_of(name)
+                end = file.end if file is not None else run.start_of(name)
+                ends[lineage, name] = max(ends.get((lineage, name), 0), end)
         return sum(max(0, end - self._durable(*place)) for place, end in ends.items())
 
     def _lineage_of(self, server_uuid: str) -> str:

@@ -16,14 +16,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import current_of, is_unlogged_between
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
-from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.reading import ANY_GRID, BinlogReading
 from binlog2s3.archive.writers import Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.stream import Config
@@ -47,7 +46,7 @@ from binlog2s3.stream.archive_end import archive_end, from_bucket, known_end_of_
 from binlog2s3.stream.continuation import KnownEnd, known_end_of, nothing_of
 from binlog2s3.stream.remote import put_entry
 from binlog2s3.stream.resume import NextRun, Resumption
-from binlog2s3.stream.spool import PROBE, Spool, SpoolRun, check_spool
+from binlog2s3.stream.spool import Spool, SpoolFile, SpoolRun, check_spool
 from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState
 from binlog2s3.stream.tracking import describe
@@ -250,19 +249,25 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
     And files that have only bytes below a floor, which the bucket has by checksum.
     """
     names = {name for run in spool.runs() for name in run.files()}
-    ends = [found.known] if found.known is not None else []
-    for known in [*ends, *(end for end, _ in found.left_behind)]:
-        if known.last is None:  # all was pruned: what the bucket had of these is unknown
-            continue
-        for name in names:  # this deletes a run with its last file
-            if known.lineage.first_binlog <= name < known.following:
-                spool.release(name, known.lineage.id)
-    for tracks in (found.tracks, *(left for _, left in found.left_behind)):
-        spool.delete(path for track in tracks for path in track.spare)
+    ours = [(found.known, found.tracks)] if found.known is not None else []
+    for known, tracks in [*ours, *found.left_behind]:
+        lineage = known.lineage
+        if known.last is not None:  # else all was pruned: what the bucket had of these is unknown
+            for name in names:  # this deletes a run with its last file
+                if lineage.first_binlog <= name < known.following:
+                    spool.release(name, lineage.id)
+        runs = [run for run in spool.runs() if _is_of(run, lineage)]
+        spare = [
+            file.path
+            for track in tracks
+            for file in (_files(runs, track.name) if track.floor else ())
+            if _is_below_floor(file, track)
+        ]
+        spool.delete(spare)
     taken = {segment.path.parent for track in found.tracks for segment in track.segments}
     for run in spool.runs():
         nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)
-        if nobodys or run.facts.lineage == PROBE:
+        if nobodys or not run.facts.is_proved:
             spool.discard(run)
     spool.sweep()
 
@@ -272,7 +277,7 @@ def _has_begun(run: SpoolRun) -> bool:
 
     So has one of which they were freed: see `SpoolRun`.
     """
-    return bool(run.freed) or any(track.begun for track in read_run(Tailer(run, Grid(5 << 20))))
+    return bool(run.freed) or any(track.begun for track in read_run(Tailer(run, ANY_GRID)))
 
 
 def adopt(
@@ -369,14 +374,13 @@ class _Bucket:
         if there <= have:
             return None
         self._read.add(name)
-        files = [file for run in self._runs if (file := _File.of(run, name)) is not None]
+        files = _files(self._runs, name)
         sums_at = {have, *(at for file in files for at in (file.begin, file.end))}
         found = from_bucket(self._catalog, self._lineage, name, self._grid, sums_at)
         if found is None or found.size <= have or not _checked([found], end):
             return None
         if track is not None and have and found.sums[have] != track.digest.crc64:
             return None  # the spool's has other bytes: the chunks are compared with them
-        found.spare = tuple(file.path for file in files if file.is_below_floor(found))
         return found
 
     def feed(self, track: Track, upto: int) -> bool:
@@ -402,28 +406,18 @@ class _Bucket:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file of the spool with the bytes [begin, end) of a binlog, which begin `at` this place."""
+def _files(runs: Iterable[SpoolRun], name: BinlogName) -> list[SpoolFile]:
+    """The files that these runs have of a binlog."""
+    found = [run.file_of(name) for run in runs if name in run.files()]
+    return [file for file in found if file is not None]
 
-    path: Path
-    begin: int
-    end: int
-    at: int
 
-    @classmethod
-    def of(cls, run: SpoolRun, name: BinlogName) -> "_File | None":
-        begin = run.begin_of(name) if name in run.files() else None
-        if begin is None:
-            return None
-        return cls(run.directory / str(name), begin[0], run.end_of(name), begin[1])
-
-    def is_below_floor(self, track: Track) -> bool:
-        """Whether all its bytes are, by checksum, bytes of the track that the bucket has."""
-        if not self.begin < self.end <= track.floor:
-            return False
-        piece = FileSlice(self.path, self.at, self.at + self.end - self.begin)
-        return crc64_of(piece) == track.crc64_between(self.begin, self.end)
+def _is_below_floor(file: SpoolFile, track: Track) -> bool:
+    """Whether all its bytes are, by checksum, bytes of the track that the bucket has."""
+    if not file.begin < file.end <= track.floor or not {file.begin, file.end} <= track.sums.keys():
+        return False
+    piece = FileSlice(file.path, file.at, file.at + file.end - file.begin)
+    return crc64_of(piece) == track.crc64_between(file.begin, file.end)
 
 
 def proved(tracks: Sequence[Track], listed: Iterable[ServerBinlog]) -> tuple[Track, ...]:
@@ -707,7 +701,7 @@ class Startup:
             self._spool.check_room()
         found = _proved(server, found)
         known_end = _known_end(self.catalog, found)
-        resumption = Resumption(self._config, self.catalog, self._spool, self._stop.event)
+        resumption = self._resumption()
         try:
             return replace(found, next_run=resumption.next_run(server, known_end))
         except (SourceError, GapError) as error:
@@ -735,14 +729,20 @@ class Startup:
         )
         return replace(found, next_run=next_run)
 
+    def _resumption(self) -> Resumption:
+        config, event = self._config, self._stop.event
+        mysqlbinlog = config.mysql.mysqlbinlog
+        return Resumption(config.stream, mysqlbinlog, self._grid, self.catalog, self._spool, event)
+
 
 def rehearse(config: Config, catalog: Catalog, runs: Sequence[SpoolRun], server: Server) -> NextRun:
     """Where a streamer that is started now would begin. Writes nothing, and compares no binlogs.
 
     Raises what would end it: SourceError, GapError, StoreError, ArchiveError; and UncomparedError.
     """
-    found = _proved(server, find(catalog, runs, Grid(config.s3.part_size)))
-    resumption = Resumption(config, catalog, None, threading.Event())
+    grid, mysqlbinlog = Grid(config.s3.part_size), config.mysql.mysqlbinlog
+    found = _proved(server, find(catalog, runs, grid))
+    resumption = Resumption(config.stream, mysqlbinlog, grid, catalog, None, threading.Event())
     return resumption.next_run(server, _known_end(catalog, found))
 
 

@@ -110,7 +110,6 @@ class Track(BinlogReading):
     The bytes before `floor` are in the bucket, the others in the `segments`, which are replaced as
     a whole. `sums`: the CRC64NVME of all bytes before some offsets, among them 0 and the floor; so
     bytes that the spool does not have can be proved. `md5s` are of parts whose bytes were at hand.
-    `spare`: files of earlier runs that have nothing else than bytes below the floor.
     `source_size` is what the source listed for it, if the source had already finished it when the
     run began that reads it.
     """
@@ -121,7 +120,6 @@ class Track(BinlogReading):
         self.floor = 0
         self.sums: dict[int, int] = {0: 0}
         self.md5s: dict[Part, bytes] = {}
-        self.spare: tuple[Path, ...] = ()
         self.source_size: int | None = None
         self.state = TrackState.GROWING
 

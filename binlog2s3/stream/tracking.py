@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 from binlog2s3.archive.catalog import Catalog, fetch
 from binlog2s3.archive.codec import as_fields
@@ -47,6 +48,8 @@ from binlog2s3.workers import both
 _log = Log("tracking")
 
 _ABORTED = "the source ended itself in a rotation, as MySQL does by default: nothing is missing"
+_Lacks = Literal["document", "turn", ""]
+"""What the bucket lacks of a lineage before its next byte: document and turn, turn, or nothing."""
 _HINTS = {
     "gap": "the transactions in between are not in the archive: take a new base backup",
     "unknown": "nothing proves that it follows: take a new base backup of this server",
@@ -56,10 +59,9 @@ _HINTS = {
 class Tracking:
     """Follows binlogs until they are closed.
 
-    `coverage` is of the lineage that grows, None until the first lineage is known. `unlogged`: the
-    lineage's source was seen without a binlog. `known` is where the known history ended when the
-    source was asked last, or with the lineage that was left: see `end`. None before the first
-    lineage.
+    `unlogged`: the lineage's source was seen without a binlog. `known` is where the known history
+    ended when the source was asked last, or with the lineage that was left: see `end`. None before
+    the first lineage.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Tracking:
         self._spool = spool
         self._writer = writer
         self._uploads = uploads
-        self._has_turn = False
+        self._lacks: _Lacks = "document"
         self._waiting: list[Track] = []  # until their lineage is known
         self._open: list[Track] = []  # not closed yet
         self._handed: Track | None = None  # the last one whose lineage is known
@@ -83,12 +85,10 @@ class Tracking:
         self._parent: Parent | None = None
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
-        self._described = False
         self._left: Coverage | None = None  # of the lineage that grew before
-        self._resumed: KnownEnd | None = None  # where a lineage that is continued ended
+        self._resumed: KnownEnd | None = None  # as `known` was then: it moves on with what is read
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
-        self.coverage: Coverage | None = None
         self.known: KnownEnd | None = None
         self._run: NextRun | None = None  # the last one, and what the server said before it
         self._said: tuple[str, ...] | None = None  # to the writer before, of the first binlog
@@ -98,6 +98,11 @@ class Tracking:
     def is_behind(self) -> bool:
         """Whether a binlog waits for its lineage, or an older lineage is not uploaded yet."""
         return bool(self._waiting or self._uploads.is_behind(self.coverage))
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """Of the lineage that grows; None until one is known. Called by any thread."""
+        return self._uploads.coverage
 
     @property
     def lineage(self) -> Lineage | None:
@@ -139,16 +144,16 @@ class Tracking:
         """
         return self.coverage or self._left
 
-    def resume(self, known_end: KnownEnd, *, described: bool = True, ended: bool = False) -> None:
-        """Continue a lineage after its end in the bucket.
+    def resume(self, known_end: KnownEnd, *, lacks: _Lacks = "turn") -> None:
+        """Continue a lineage after its end in the bucket, which lacks this before the next byte.
 
-        Not `described`: the bucket has nothing of it, only the spool. `ended`: only the rest of it
-        is uploaded, it is not the lineage that grows.
+        The document and the turn, if only the spool has anything of it; nothing, if only the rest
+        of it is uploaded: then it is not the lineage that grows.
         """
         lineage = known_end.lineage
         self._leave_server(lineage.server_uuid)
         self._leave()
-        self._has_turn = ended
+        self._lacks = lacks
         self._resumed = replace(known_end, track=None)
         before = self._writer.before(lineage.id)
         self._said = before.leaves_out if before else None
@@ -157,14 +162,13 @@ class Tracking:
             if before is not None and before.time_zone is not None:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
-        self._described = described
         if self._left is not None and self._left.lineage.id == lineage.id:
-            self.coverage = self._left  # not all that is known of it need be in the bucket
+            coverage = self._left  # not all that is known of it need be in the bucket
         else:
             is_proved = known_end.closed or known_end.track is not None
             durable = known_end.position if is_proved else None
-            self.coverage = Coverage(lineage, durable, known_end.incomplete)
-        self._uploads.open(self.coverage)
+            coverage = Coverage(lineage, durable, known_end.incomplete)
+        self._uploads.open(coverage)
         if known_end.track is not None:
             self.admit(known_end.track)
         self.known = known_end
@@ -174,7 +178,7 @@ class Tracking:
         self.known = self.end
         self._leave_server(server_uuid)
         self._leave()
-        self._has_turn = False
+        self._lacks = "document"
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
         self._resumed = self._said = None
 
@@ -187,14 +191,13 @@ class Tracking:
         """End the history that was taken in so far: no open binlog of it will be closed."""
         for track in [*self._open]:
             self.abandon(track)
-        self._uploads.end_history()
         self._left = self.newest
         for track in self._waiting:
             _log.warning("left in the spool: nothing proves its history", binlog=track.name)
         self._waiting.clear()
         self._unsure.clear()
         self._handed = None
-        self.coverage = None
+        self._uploads.end_history()
 
     def abandon(self, track: Track) -> None:
         """Give up a binlog that the source cannot finish: its bytes stay as chunks.
@@ -438,13 +441,13 @@ class Tracking:
     def _hand_on(self, track: Track) -> None:
         track.time_zone = track.time_zone or self._zone_of(track)
         lineage = self.lineage or self._new(track)
-        if not (self._described and self._has_turn):
+        if self._lacks:
             ask = partial(self._in_the_bucket, lineage, track)
             lineage, is_ours = self._uploads.wait_for(ask)
             if self.lineage is None:
-                self.coverage = Coverage(lineage, None, track.name)
-                self._uploads.open(self.coverage, track.name if is_ours else None)
-            self._described = self._has_turn = True
+                coverage = Coverage(lineage, None, track.name)
+                self._uploads.open(coverage, track.name if is_ours else None)
+            self._lacks = ""
         _check_first(track, lineage)
         self._pass_on_witness(lineage, track)
         self._note(lineage, track)
@@ -476,7 +479,7 @@ class Tracking:
         from this call, and refuses to replace one.
         """
         describe: Callable[[], bool] | None = None
-        if not self._described:
+        if self._lacks == "document":
             describe = partial(self._put, lineage)
         if self.lineage is None:
             lineage, describe = self._decided(lineage)

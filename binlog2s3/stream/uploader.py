@@ -86,6 +86,46 @@ _WORTH = 4 << 20
 _ACTS = PutsChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
 
+class RetriedRequests:
+    """Since when requests that are being retried have failed. Thread-safe.
+
+    A thread makes one request at a time, so its failure ends with that request. If the request is
+    given up, the next one that succeeds shows that the store is back.
+    """
+
+    def __init__(self) -> None:
+        self._failing: dict[int, float] = {}  # by thread: since when its request has been failing
+        self._given_up: float | None = None  # since when one failed that was given up
+        self._lock = threading.Lock()
+        self._back_at = -math.inf  # when a request that had failed succeeded, the last time
+
+    @property
+    def failing_since(self) -> float | None:
+        """When the request that has been failing for longest began to fail; None without one."""
+        return min(self._failing.copy().values(), default=None)
+
+    def failed(self, now: float) -> None:
+        """The calling thread's request failed and is retried."""
+        self._failing.setdefault(threading.get_ident(), now)
+
+    def over(self, *, succeeded: bool, now: float) -> tuple[float, bool] | None:
+        """The calling thread's request succeeded, or was given up after a failure.
+
+        Returns, if requests that failed are over with this success: for how many seconds they had
+        failed, and whether it is the first success since then.
+        """
+        since = self._failing.pop(threading.get_ident(), None)
+        if since is None and self._given_up is None:
+            return None
+        with self._lock:
+            since = least([since, self._given_up])
+            self._given_up = None if succeeded else since
+            if since is None or not succeeded:
+                return None
+            known, self._back_at = self._back_at, now
+        return now - since, since > known
+
+
 @dataclass(slots=True)
 class Counts:
     """Since a stream began: what it sent, made durable and archived, requests that failed.
@@ -93,6 +133,7 @@ class Counts:
     `acts`: requests that brought bytes, or an entry, into the bucket. `last_error`: when, its text
     and its hint; "" before the first. `clean_up_error`: why leftovers in the bucket could not be
     deleted, the last time that it was tried; "" if they could. `timings`: those of the process.
+    `retried`: what fails and is being tried again.
     """
 
     sent_bytes: int = 0
@@ -103,6 +144,7 @@ class Counts:
     last_error: tuple[datetime | None, str, str] = (None, "", "")
     clean_up_error: str = ""
     timings: Timings = field(default_factory=Timings)
+    retried: RetriedRequests = field(default_factory=RetriedRequests)
 
     def failed(self, error: StoreError) -> None:
         """Count a request that failed, also one that is repeated. Called by any thread."""
@@ -151,11 +193,12 @@ class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
     The loop calls its methods, other threads only `hand_in`, `try_again`, `is_behind` and the
-    attributes. With a flush interval of 0 nothing is uploaded as chunks. `bodies` is the same
-    store for what sends bytes of binlogs: it does not repeat them, the uploader decides when they
-    go again. `plants` looks for what somebody put there before. `foreign` are the keys that were
-    logged already because they are not of our format. `counts` says what was done; `stock` what is
-    on its way, counted about once a second; `round_at` is when `step` was last called.
+    attributes. `coverage` is of the lineage that grows, None while there is none. With a flush
+    interval of 0 nothing is uploaded as chunks. `bodies` is the same store for what sends bytes of
+    binlogs: it does not repeat them, the uploader decides when they go again. `plants` looks for
+    what somebody put there before. `foreign` are the keys that were logged already because they are
+    not of our format. `counts` says what was done; `stock` what is on its way, counted about once a
+    second; `round_at` is when `step` was last called.
     """
 
     def __init__(
@@ -192,7 +235,7 @@ class Uploader:
         self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
         self._is_back = threading.Event()
         self._jobs: dict[Track, Job] = {}
-        self._coverage: Coverage | None = None
+        self.coverage: Coverage | None = None
         self._empty_from: BinlogName | None = None
         self._pressed = False
         self._gone = 0  # bytes of the binlogs that it has no job for any more
@@ -214,20 +257,20 @@ class Uploader:
         `empty_from`: of this binlog, and those after it, nobody has put anything yet.
         """
         coverage.grows = True
-        self._coverage, self._empty_from = coverage, empty_from
+        self.coverage, self._empty_from = coverage, empty_from
 
     def end_history(self) -> None:
         """End the lineage that grows: what is left of it is still uploaded.
 
         From now on, a binlog of it that contradicts the bucket stays in the spool.
         """
-        if self._coverage is not None:
-            self._coverage.grows = False
-        self._coverage = None
+        if self.coverage is not None:
+            self.coverage.grows = False
+        self.coverage = None
 
     def add(self, track: Track) -> None:
         """Upload this binlog of the lineage that grows. It may still grow."""
-        coverage = self._coverage
+        coverage = self.coverage
         assert coverage is not None  # noqa: S101 - opened before
         for other in self.jobs:
             if other.coverage is coverage and other.track.name == track.name:
@@ -236,7 +279,7 @@ class Uploader:
         place = RemoteBinlog(
             self._catalog,
             coverage.lineage.id,
-            self._limits.grid,
+            self.grid,
             track,
             # another entry may hide this one; not asked in a history that has ended
             lambda entry: not job.is_past and self.plants.hide_entry(entry),
@@ -278,20 +321,25 @@ class Uploader:
         track, held = job.track, job.held
         if not track.segments or track.closed or job.unfinishable or job.flying:
             return
-        if track.size - track.floor < min(self._limits.grid.length(1), _WORTH):
+        if track.size - track.floor < min(self.grid.length(1), _WORTH):
             return
         if not held.asked or held.object_there or held.named or held.chunks.end < track.size:
             return
         if not track.rewind():  # no run could continue there
             return
-        for part in self._limits.grid.parts(track.size, track.floor):
+        for part in self.grid.parts(track.size, track.floor):
             if part.full and part.begin >= track.floor:
                 job.place.md5(part)  # archiving needs it, and will not have these bytes
         paths = {segment.path for segment in track.segments}
-        track.raise_floor(self._limits.grid)
+        track.raise_floor(self.grid)
         freed = self._spool.delete(paths)
         _log.info("left the spool: all is in the bucket", binlog=track.name, size=track.size,
                   freed=freed)  # fmt: skip
+
+    @property
+    def grid(self) -> Grid:
+        """The parts of all binlogs."""
+        return self._limits.grid
 
     @property
     def jobs(self) -> list[Job]:
@@ -394,7 +442,7 @@ class Uploader:
             self._is_back.clear()
             for job in self._jobs.values():
                 job.try_again()
-        if self._coverage is None and not self._jobs and not self._workers.busy:
+        if self.coverage is None and not self._jobs and not self._workers.busy:
             self._stop.event.wait(wait_seconds)
             return
         self.start()
@@ -569,7 +617,7 @@ class Uploader:
 
         None if nothing needs a flush now, and a worker is free again before one is late.
         """
-        parts = self._workers.count * self._limits.grid.length(1)
+        parts = self._workers.count * self.grid.length(1)
         quick = self.pace.carries(parts, self.pace.flush_interval)
         if quick and all(job.direct for job in self._jobs.values()):
             return 0
@@ -634,7 +682,7 @@ class Uploader:
             lineage, _, rest = key.removeprefix(self._catalog.layout.live).partition("/")
             binlog, _, chunk = rest.partition("/")
             found.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
-        grown = [self._coverage] if self._coverage is not None else []
+        grown = [self.coverage] if self.coverage is not None else []
         coverages = {*(job.coverage for job in self._jobs.values()), *grown}
         growing = {(job.lineage, str(job.track.name)) for job in self._jobs.values()}
         for job in self._jobs.values():
@@ -656,8 +704,8 @@ class Uploader:
 
     def sweep(self, name: BinlogName) -> None:
         """Delete what is left of the upload of an archived binlog of the lineage that grows."""
-        assert self._coverage is not None  # noqa: S101 - opened before
-        self._sweep(self._coverage.lineage.id, name)
+        assert self.coverage is not None  # noqa: S101 - opened before
+        self._sweep(self.coverage.lineage.id, name)
 
     def _sweep(self, lineage: str, name: BinlogName) -> None:
         self._tidy(name, partial(sweep, self._catalog, lineage, name))

@@ -81,7 +81,7 @@ from binlog2s3.stream.remote import (
 )
 from binlog2s3.stream.resume import Continuation
 from binlog2s3.stream.spool import Spool, SpoolRun
-from binlog2s3.stream.start import _Bucket, _checked, _File, _has_begun
+from binlog2s3.stream.start import _Bucket, _checked, _has_begun, _is_below_floor
 from binlog2s3.stream.tail import Tailer, is_closed
 from binlog2s3.stream.tracking import Tracking, _end
 from binlog2s3.stream.uploader import Uploader
@@ -583,7 +583,7 @@ MUTANTS = (
         Promise.SPOOL,
         "A start deletes a file only if all its bytes are, by checksum, in the bucket.",
         ("tests/unit/stream/test_start.py::test_a_run_goes_on_where_the_bucket_ends",),
-        ((_File.is_below_floor, never(when())),),
+        ((_is_below_floor, never(when())),),
     ),
     Mutant(
         "freed-is-no-binlog",

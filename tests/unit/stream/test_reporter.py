@@ -23,7 +23,7 @@ from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.job import Failing
 from binlog2s3.stream.loop import Loop
-from binlog2s3.stream.reporter import Pulse, Reporter, vanished
+from binlog2s3.stream.reporter import Reporter, vanished
 from binlog2s3.stream.source_watch import SourceState
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.uploader import Counts, Stock
@@ -67,7 +67,6 @@ class Parts:
         self.source_clock = timedelta(0)
         self.stock = stock()
         self.counts = Counts()
-        self.pulse = Pulse()
         self.stop = Stop()
         self.archived = {name(1), name(2)}
         self.coverage: Any = SimpleNamespace(
@@ -128,7 +127,6 @@ class Parts:
             tracking=self.tracking,
             uploads=self.uploads,
             writer=self.writer,
-            pulse=self.pulse,
             stop=self.stop,
             clock=lambda: self.now,
         )
@@ -137,7 +135,7 @@ class Parts:
     def failed(self, error: StoreError, now: float) -> None:
         """A request of this thread has failed, and is repeated."""
         self.counts.failed(error)
-        self.pulse.failed(now)
+        self.counts.retried.failed(now)
 
     def answer(self, number: int = 3, offset: int = 500, gtids: str = f"{UUID}:1-9") -> None:
         """The source tells its position."""
@@ -310,14 +308,15 @@ def test_a_request_that_fails_again_and_again() -> None:
     parts.counts.acts += 1
     parts.go(1)
     assert parts.told == ("idle", [("store", "critical")])
-    assert parts.pulse.over(succeeded=True, now=parts.now) is not None
-    assert parts.pulse.failing_since == parts.now - 14
+    assert parts.counts.retried.over(succeeded=True, now=parts.now) is not None
+    assert parts.counts.retried.failing_since == parts.now - 14
     assert parts.codes == [("store", "warning")]
     parts.go(1)
     parts.failed(StoreError("503 again"), parts.now)
-    assert parts.pulse.over(succeeded=False, now=parts.now) is None
-    assert parts.pulse.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
-    assert parts.pulse.over(succeeded=True, now=parts.now) is None
+    retried = parts.counts.retried
+    assert retried.over(succeeded=False, now=parts.now) is None
+    assert retried.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
+    assert retried.over(succeeded=True, now=parts.now) is None
     parts.go(31)
     assert parts.codes == [("store", "critical")]
     assert parts.status.store is not None

@@ -6,7 +6,6 @@ from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
@@ -21,6 +21,7 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.stream import MysqlConfig, StreamConfig
 from binlog2s3.errors import Binlog2s3Error, GapError, SourceError, UncomparedError, UnloggedError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
+from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Begin, GoOn, KnownEnd
@@ -87,6 +88,9 @@ class Server:
 
     statements = ServerVersion("9.7.4")
 
+    def login(self) -> Login:
+        return resolve(MysqlConfig(user="u"))
+
     def rows(self, statement: str) -> list[dict[str, Any]]:
         """It leaves something out, and was started a minute ago."""
         answers: dict[str, list[dict[str, Any]]] = {
@@ -152,10 +156,15 @@ class Asked(Resumption):
     """A resumption that has compared, and knows the server's other lineages."""
 
     def __init__(
-        self, config: Any, found: Common | SourceError | None, others: Sequence[KnownEnd]
+        self,
+        config: StreamConfig,
+        program: Path,
+        found: Common | SourceError | None,
+        others: Sequence[KnownEnd],
     ) -> None:
         spool: Any = "not used: see Finder"
-        super().__init__(config, Catalog(MemoryStore(), LAYOUT), spool, threading.Event())
+        catalog = Catalog(MemoryStore(), LAYOUT)
+        super().__init__(config, program, Grid(1000), catalog, spool, threading.Event())
         self.compared = self.cuts = 0
         self.is_same_end = False
         self.found = found
@@ -163,26 +172,26 @@ class Asked(Resumption):
 
     def _continuation(self, *asked: Any) -> Continuation:
         made = super()._continuation(*asked)
-        return Continued(**{one.name: getattr(made, one.name) for one in fields(made)}, asked=self)
+        return Continued(**{one.name: getattr(made, one.name) for one in fields(made)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Continued(Continuation):
-    """As `asked` says."""
+    """As `Asked` says."""
 
-    asked: Asked
+    resumption: Asked
 
     def _finder(self, spool: Any) -> Any:
-        self.asked.compared += 1
-        finder = Finder(self.asked.found)
-        finder.is_same_end = self.asked.is_same_end
+        self.resumption.compared += 1
+        finder = Finder(self.resumption.found)
+        finder.is_same_end = self.resumption.is_same_end
         return finder
 
     def _others(self, uuid: str) -> Sequence[KnownEnd]:
-        return self.asked.known_ends
+        return self.resumption.known_ends
 
     def _cut(self, executed: Gtids) -> Parent | None:
-        self.asked.cuts += 1
+        self.resumption.cuts += 1
         return super()._cut(executed)
 
 
@@ -204,11 +213,7 @@ class Asks:
         others: Sequence[KnownEnd] = (),
         **config: Any,
     ) -> NextRun:
-        made = SimpleNamespace(
-            stream=stream_config(**config),
-            mysql=MysqlConfig(user="u", mysqlbinlog=self._program),
-        )
-        resumption = Asked(made, found, others)
+        resumption = Asked(stream_config(**config), self._program, found, others)
         resumption.is_same_end = self.is_same_end
         try:
             return resumption.next_run(server, known_end, doubt)  # type: ignore[arg-type]
@@ -239,10 +244,10 @@ LOST = KnownEnd(lineage=OWN_LINEAGE, last=name(40), size=100)
 HERE = KnownEnd(
     lineage=OWN_LINEAGE, last=name(7), size=90, overlap=replace(OVERLAP, binlog=name(7))
 )
-REFUSED = Doubt(why="position refused", refused=True)
-UNREADABLE = Doubt(why="no format event", refused=True, unreadable=name(5))
-NO_FIRST = Doubt(why="no format event", refused=True, unreadable=name(3))
-LEFT_OUT = Doubt(why="seen", left_out=True)
+REFUSED = Doubt(why="position refused", kind="refused")
+UNREADABLE = Doubt(why="no format event", kind="refused", unreadable=name(5))
+NO_FIRST = Doubt(why="no format event", kind="refused", unreadable=name(3))
+LEFT_OUT = Doubt(why="seen", kind="left out")
 DAMAGED = SourceError("damaged there", unservable=True)
 AFTER_9 = {5: f"{UUID_A}:1-9"}
 AFTER_12 = {5: f"{UUID_A}:1-12", 6: f"{UUID_A}:1-12"}
@@ -281,7 +286,7 @@ NEXT_RUNS: Mapping[str, tuple[Server, Mapping[str, Any], Mapping[str, Any]]] = {
         {"begin": 5, "known_end": None, "join": "gap", "unlogged": True, "compared": 0}),
     "but a server that ended itself there has left nothing out": (
         Server(rows(4, 5), before=AFTER_9),
-        {"known_end": CLOSED, "doubt": replace(LEFT_OUT, aborted=True), "on_gap": "stop"},
+        {"known_end": CLOSED, "doubt": replace(LEFT_OUT, kind="aborted"), "on_gap": "stop"},
         {"begin": 5, "known_end": None, "join": "exact", "unlogged": False, "compared": 0}),
     "what a server leaves out becomes part of the entries": (
         Server(rows(4, 5)), {}, {"leaves_out": ("binlog_do_db=shop",)}),
@@ -514,9 +519,7 @@ def test_the_servers_time_zone_is_asked_before_each_run(ask: Asks) -> None:
 
 def test_without_a_spool_nothing_is_compared(program: Path) -> None:
     """A preflight says that the server contradicts the archive; it reads no binlog for that."""
-    config: Any = SimpleNamespace(
-        stream=stream_config(), mysql=MysqlConfig(user="u", mysqlbinlog=program)
-    )
-    resumption = Resumption(config, Catalog(MemoryStore(), LAYOUT), None, threading.Event())
+    catalog = Catalog(MemoryStore(), LAYOUT)
+    resumption = Resumption(stream_config(), program, Grid(1000), catalog, None, threading.Event())
     with pytest.raises(UncomparedError, match=r"contradicts the archive: its b\.000004 has 50"):
         resumption.next_run(Server(rows(4, size=50)), KNOWN_END)  # type: ignore[arg-type]

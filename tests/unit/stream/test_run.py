@@ -132,12 +132,12 @@ def after(memory: Memory, *errors: Exception, seen: BeingRead | None = READABLE)
         # what is proved is kept; nothing is read on before the bytes were compared
         (ElsewhereError("went on"), Doubt(why="went on")),
         # the next run begins a lineage behind them
-        (LeftOutError("without a binlog"), Doubt(why="without a binlog", left_out=True)),
-        (AbortedError("ended"), Doubt(why="ended", left_out=True, aborted=True)),
+        (LeftOutError("without a binlog"), Doubt(why="without a binlog", kind="left out")),
+        (AbortedError("ended"), Doubt(why="ended", kind="aborted")),
         # what the run brought is of another history than what is known
         (ForkError("other bytes"), Doubt(why="other bytes")),
         # nothing is forgotten and nothing compared: the bytes are the source's
-        (TakenError("taken"), Doubt(why="taken", taken=True)),
+        (TakenError("taken"), Doubt(why="taken", kind="taken")),
         # the next run tries the same again
         (SourceError("gone away"), None),
     ],
@@ -177,7 +177,7 @@ def test_a_binlog_that_cannot_be_read_at_all() -> None:
     assert once.doubt is None
     twice = after(once, damage(4), seen=UNREADABLE)
     assert twice.doubt is not None
-    assert (twice.doubt.refused, twice.doubt.unreadable) == (True, FIRST)
+    assert (twice.doubt.kind, twice.doubt.unreadable) == ("refused", FIRST)
 
 
 @pytest.mark.parametrize("error", [damage(), SourceError("purged", unservable=True)])
@@ -187,10 +187,10 @@ def test_refusals_are_counted_at_one_place(error: Exception) -> None:
     assert memory.doubt is None
     memory = after(memory.asked_at(FilePosition(FIRST, 100)), error, seen=None)
     assert memory.doubt is not None
-    assert not memory.doubt.refused
+    assert memory.doubt.kind == "other"
     again = after(memory.asked_at(FilePosition(FIRST, 100)), error, seen=None)
     assert again.doubt is not None
-    assert again.doubt.refused
+    assert again.doubt.kind == "refused"
     elsewhere = after(memory.asked_at(FilePosition(FIRST, 200)), error, seen=None)
     assert (elsewhere.refusals, elsewhere.doubt) == (1, None)
 

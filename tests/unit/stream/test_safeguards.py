@@ -942,18 +942,16 @@ def runs(tmp_path: Path) -> Iterator[Any]:
     )
     config = SimpleNamespace(
         spool_limits=SpoolLimits(),
-        s3=SimpleNamespace(part_size=1000),
-        mysql=None,
         stream=SimpleNamespace(stall_timeout=60.0),
     )
-    nothing: Any = SimpleNamespace()
+    nothing: Any = SimpleNamespace(coverage=None)
     tracking = Tracking(catalog=nothing, spool=spool, writer=nothing, uploads=nothing)
     tracking.judge = lambda *_, **__: False  # type: ignore[method-assign]
     yield Runs(
         config,  # type: ignore[arg-type]
         spool=spool,
         tracking=tracking,
-        uploads=SimpleNamespace(step=lambda _: None),  # type: ignore[arg-type]
+        uploads=SimpleNamespace(step=lambda _: None, grid=Grid(1000)),  # type: ignore[arg-type]
         writer=SimpleNamespace(blame=lambda: None),  # type: ignore[arg-type]
         resumption=SimpleNamespace(),  # type: ignore[arg-type]
         watch=watch,  # type: ignore[arg-type]
@@ -990,7 +988,7 @@ def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path
     """mysqlbinlog runs on and on: a binlog that is archived and deleted takes no memory."""
     next_run = NextRun(facts=FACTS, tool=program_of_nobody(), listed=(), course=Begin(begin=FIRST))
     tailer: Any = SimpleNamespace(take_new=list)
-    proved = SimpleNamespace(facts=SimpleNamespace(lineage=LINEAGE))
+    proved = SimpleNamespace(facts=SimpleNamespace(is_proved=True))
     run = Run(proved, next_run, SimpleNamespace(), tailer)  # type: ignore[arg-type]
     known: list[weakref.ref[Track]] = []
     for number in range(1, 20):
@@ -1158,7 +1156,7 @@ def test_a_run_begins_with_a_question_on_a_new_connection(runs: Any) -> None:
     connections = [Asked(FACTS, b""), Asked(new, b"")]
     connections[1].close()  # it is made anew
     runs._connect = lambda: connections.pop(0)
-    runs._tracking.coverage = None
+    runs._tracking._uploads.coverage = None
     runs._resumption.next_run = lambda server, *_: server.facts()
     assert [runs._ask(), runs._ask()] == [FACTS, new]
 
@@ -1180,7 +1178,7 @@ def test_the_loop_goes_on_while_the_source_is_asked(runs: Any) -> None:
     stepped = threading.Event()
     runs._uploads.step = lambda _: stepped.set()
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._tracking.coverage = None
+    runs._tracking._uploads.coverage = None
 
     def next_run(*_: object) -> str:
         for _ in range(3):
@@ -1206,7 +1204,7 @@ def test_what_is_read_again_does_not_shorten_what_is_known(runs: Any, *, closed:
     again.state = TrackState.CLOSED if closed else again.state
     assert again.size < known.size
     runs._tracking.known = known_end
-    runs._tracking.coverage = Coverage(HISTORY, None, FIRST)
+    runs._tracking._uploads.coverage = Coverage(HISTORY, None, FIRST)
     runs._tracking._handed = again
     runs._connect = lambda: Asked(FACTS, b"")
     runs._resumption.next_run = lambda _, known_end, __: known_end
@@ -1231,9 +1229,9 @@ def test_refusals_are_counted_where_the_source_was_asked(runs: Any) -> None:
     Else the third refusal, after which the history goes on behind a gap, would come one sooner.
     """
     made = two_of_a_server(NOW)[0]
-    runs._tracking.coverage = Coverage(HISTORY, None, FIRST)
+    coverage = Coverage(HISTORY, None, FIRST)
     runs._tracking._handed = begun_track(made, len(made.data))
-    runs._tracking._uploads = SimpleNamespace(done=True)
+    runs._tracking._uploads = SimpleNamespace(done=True, coverage=coverage)
     runs._connect = lambda: Asked(FACTS, b"")
     runs._resumption.next_run = lambda *_: "there"
     runs.memory = Memory().asked_at(FilePosition(FIRST, 4))
@@ -1246,7 +1244,8 @@ def test_refusals_are_counted_where_the_source_was_asked(runs: Any) -> None:
     assert runs.memory.refusals == 0
     for is_left in (False, False, True):
         runs.memory = runs.memory.learned(refused, None)
-        assert bool(runs.memory.doubt and runs.memory.doubt.refused) is is_left
+        doubt = runs.memory.doubt
+        assert (doubt is not None and doubt.kind == "refused") is is_left
         runs._ask()
 
 
@@ -1256,7 +1255,7 @@ def test_a_first_binlog_of_which_no_more_comes_is_not_waited_for(runs: Any) -> N
     torn = begun_track(made, made.ends[0])
     assert not torn.begun
     runs._tracking._uploads = SimpleNamespace(
-        done=True, abandon=lambda _: None, drop=lambda _: None
+        done=True, coverage=None, abandon=lambda _: None, drop=lambda _: None
     )
     runs._tracking.admit(torn)
     rounds = iter(range(100))
@@ -1287,7 +1286,7 @@ def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -
 
     runs._uploads.step = step
     runs._connect = lambda: Asked(FACTS, b"")
-    runs._tracking.coverage = None
+    runs._tracking._uploads.coverage = None
     runs._resumption.next_run = next_run
     with pytest.raises(SourceError, match="the histories part"):
         runs._ask()

@@ -377,4 +377,6 @@ def test_where_a_file_of_the_spool_ends_in_its_binlog(spool: Spool) -> None:
     run = spool.begin(replace(RUN, position=writer.ends[2], lineage=ID))
     name = BinlogName.parse("b.000001")
     (run.directory / "b.000001").write_bytes(writer.from_position(writer.ends[2]))
-    assert run.end_of(name) == len(whole)
+    there = run.file_of(name)
+    assert there is not None
+    assert (there.begin, there.end) == (writer.ends[2], len(whole))

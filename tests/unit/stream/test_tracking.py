@@ -386,7 +386,7 @@ def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:
     bench.settle()
     bench.admit(2)
     assert len(bench.turns) == 1
-    bench.tracking.resume(after(lineage, 1), ended=True)
+    bench.tracking.resume(after(lineage, 1), lacks="")
     bench.admit(2)
     assert len(bench.turns) == 1
     bench.tracking.resume(after(lineage, 1))
@@ -400,7 +400,7 @@ def test_a_lineage_of_the_spool_is_described_with_its_first_binlog(bench: Bench)
     begin(bench)
     lineage = bench.lineage
     del bench.store.objects[LAYOUT.lineage(lineage.id)]
-    bench.tracking.resume(KnownEnd(lineage=lineage), described=False)
+    bench.tracking.resume(KnownEnd(lineage=lineage), lacks="document")
     assert bench.lineages() == []
     bench.admit(1, binlog(1, end=True))
     assert bench.lineages() == [lineage]
@@ -847,6 +847,22 @@ def test_the_archive_says_how_the_binlog_before_ended(bench: Bench) -> None:
     assert stops_before(bench, 2)
 
 
+def test_the_archive_says_it_too_if_the_next_binlog_is_read_twice(bench: Bench) -> None:
+    """The first run died after a few bytes, and the source was asked where to go on."""
+    begin(bench)
+    bench.settle()
+    bench.tracking.resume(replace(after(bench.lineage, 1), rotates_to=name(2)))
+    data = binlog(2, started=True)
+    torn = bench.track(bench.run(), 2, data[:130])
+    bench.tracking.admit(torn)
+    bench.tracking.judge({})
+    known = bench.tracking.end
+    bench.tracking.forget(torn)
+    bench.tracking.known = known
+    bench.admit(2, data)
+    assert stops_before(bench, 2)
+
+
 @pytest.mark.parametrize("newest", [None, 1])
 def test_what_was_seen_counts_where_the_binlogs_show_nothing(
     bench: Bench, newest: int | None
@@ -872,7 +888,7 @@ def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> 
     )
     begin(bench)
     bench.settle()
-    bench.tracking.coverage = None
+    bench.uploads.coverage = None
     lineage = bench.lineages()[0]
     bench.witnessed[lineage.id] = seen
     bench.tracking.unlogged = None
