@@ -196,6 +196,11 @@ _FOREIGN = _Translation(
     "--endpoint-url must be the store's S3 address and port, not its console or a web server,"
     " and https:// if it uses TLS",
 )
+_NOT_HTTP = _Translation(
+    MendableError,
+    "{endpoint} does not speak plain HTTP: {message}",
+    "if the store uses TLS there, write https:// in --endpoint-url; else give its S3 port",
+)
 _SETTINGS = _Translation(
     MendableError,
     "cannot make a request with these settings: {message}",
@@ -399,6 +404,7 @@ _BY_CODE: dict[str, _Translation] = {
     ),
     **dict.fromkeys(("EntityTooLarge", "MaxMessageLengthExceeded", "413"), _TOO_LARGE),
     **dict.fromkeys(("ResponseParserError", "NotS3"), _FOREIGN),
+    "NotHTTP": _NOT_HTTP,
     **dict.fromkeys(
         ("BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
         _WRONG_BYTES,

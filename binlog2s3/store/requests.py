@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from http.client import BadStatusLine, RemoteDisconnected
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
 
@@ -164,13 +165,15 @@ class Link:
     """The client, made when first needed, and shared by all requests to this bucket.
 
     If the store refuses the credentials, the client is dropped, so that the next attempt reads them
-    again: an operator fixes ~/.aws/credentials and the streamer continues.
+    again: an operator fixes ~/.aws/credentials and the streamer continues. `has_answered`: with
+    HTTP, at least once.
     """
 
     config: StoreConfig
     session: MakeSession
     bandwidth: Bandwidth | None = None
     on_request: OnRequest | None = None
+    has_answered: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _client: BaseClient | None = None
 
@@ -391,6 +394,8 @@ class Requests:
             code = exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             raise
         finally:
+            if code is not None:
+                self.link.has_answered = True
             if self.link.on_request is not None:
                 name = client.meta.method_to_api_mapping[operation]
                 self.link.on_request(name, str(code or "none"), time.monotonic() - begun)
@@ -431,7 +436,9 @@ class Requests:
                 at=datetime.now(UTC),
             )
         else:
-            failure = self._failure(_kind(exc), operation, key, message=_says(exc))
+            answer = "" if self.link.has_answered else _other_protocol(exc)
+            code, says = ("NotHTTP", answer) if answer else (_kind(exc), _says(exc))
+            failure = self._failure(code, operation, key, message=says)
         return translate(failure)
 
     def _failure(self, code: str, operation: str, key: str, **more: Any) -> Failure:
@@ -614,6 +621,24 @@ def _kind(exc: Exception) -> str:
     """The name of the nearest class of the exception that `errors` has in its table."""
     names = [cls.__name__ for cls in type(exc).__mro__]
     return next((name for name in names if knows(name)), names[0])
+
+
+def _other_protocol(exc: Exception) -> str:
+    """What was answered that is no HTTP; "" if it may be, for example its cut beginning."""
+    inner = exc.kwargs.get("error") if isinstance(exc, BotoCoreError) else None
+    causes = [one for one in getattr(inner, "args", ()) if isinstance(one, BadStatusLine)]
+    if not causes or isinstance(causes[0], RemoteDisconnected):
+        return ""
+    line = str(getattr(causes[0], "line", ""))
+    if "HTTP/".startswith(line[:5].strip()):
+        return ""
+    if line.startswith(_TLS_ALERT):
+        return "it answers with TLS"
+    return f"it answers {line[:_MOST_LINE]!r}"
+
+
+_TLS_ALERT = "\x15\x03"
+_MOST_LINE = 40
 
 
 def _says(exc: Exception) -> str:

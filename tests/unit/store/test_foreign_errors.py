@@ -1,6 +1,7 @@
 """No exception of a library leaves the store, whatever it is and whichever request it ends."""
 
 import contextlib
+import socket
 import string
 import threading
 from collections.abc import Callable, Iterator
@@ -122,3 +123,53 @@ def test_expired_credentials_have_their_hint() -> None:
     with pytest.raises(StoreError, match="have expired") as caught:
         store.get("a")
     assert "renew them" in caught.value.hint
+
+
+OK = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@contextlib.contextmanager
+def answering(*answers: bytes) -> Iterator[str]:
+    """A port that gives each connection one of these, whatever it is asked, and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"\x15\x03\x01\x00\x02\x02\x46", "does not speak plain HTTP: it answers with TLS"),
+        (b"SSH-2.0-OpenSSH_9\r\n", r"plain HTTP: it answers 'SSH-2\.0-OpenSSH_9"),
+        (b"HTTP", "broke during"),
+        (b"HTTP/", "broke during"),
+        (b"", "broke during"),
+    ],
+)
+def test_a_port_that_does_not_speak_http(answer: bytes, says: str) -> None:
+    """It is no outage that passes, unless it has answered with HTTP before, or only began to."""
+    once = RetryPolicy(attempts=1)
+    with answering(answer, OK, answer) as endpoint:
+        config = StoreConfig(bucket="shop", region="us-east-1", endpoint_url=endpoint)
+        store = S3Store(config, stop=threading.Event(), policy=once)
+        with contextlib.closing(store):
+            with pytest.raises(StoreError, match=says) as first:
+                store.check_access("x/")
+            assert first.value.transient == (says == "broke during")
+            assert "https://" in first.value.hint
+            for _ in range(2):
+                with pytest.raises(StoreError) as later:
+                    store.check_access("x/")
+                assert later.value.transient
