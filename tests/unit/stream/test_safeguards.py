@@ -730,6 +730,7 @@ def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requ
     link: Any = SimpleNamespace(
         bandwidth=None,
         on_request=None,
+        has_answered=True,
         get=lambda: client,
         forget=pytest.fail,
         config=StoreConfig(bucket="b", endpoint_url="http://s"),
