@@ -338,7 +338,6 @@ def test_no_number_of_a_status_is_forgotten() -> None:
         "backups.window_known",  # then the window is a metric, or absent
         "drill.on_trust",
         "drill.doubts",  # texts
-        "drill.unread",
         "ignored",  # of status --all only
         "lag.at_least",  # seen from the bucket only
         "rates.window_seconds",  # rates are Prometheus' own work
