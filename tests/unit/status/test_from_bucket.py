@@ -1040,12 +1040,12 @@ def test_the_last_proof_of_each_source_is_shown() -> None:
 def test_a_later_result_that_cannot_be_read_is_told() -> None:
     """It may have failed: the proof before it is not all that is known."""
     bucket = fleet(1)
-    drill = replace(DRILL, source="source-000")
-    bucket.store.put(bucket.layout.drill(drill.id), drill.to_json())
+    proof = replace(DRILL, source=bucket.layout.source)
+    bucket.store.put(bucket.layout.drill(proof.id), proof.to_json())
     broken = bucket.layout.drill("20991231T235959Z-5a6b7c8d")
     bucket.store.put(broken, b"{}")
     (found,) = bucket.look_all()
-    assert found.drill == drill_of(drill, drill, UnreadDrill(broken, NOW))
+    assert found.drill == drill_of(proof, proof, UnreadDrill(broken, NOW))
     (told,) = (one for one in found.all_troubles if one.code == "drill")
     assert f"{broken} cannot be read" in told.text
 

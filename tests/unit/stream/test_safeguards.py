@@ -728,6 +728,7 @@ class Client:
 def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requests:
     """To a client of our own."""
     link: Any = SimpleNamespace(
+        has_answered=True,
         bandwidth=None,
         on_request=None,
         has_answered=True,
