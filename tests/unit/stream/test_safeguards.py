@@ -731,7 +731,6 @@ def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requ
         has_answered=True,
         bandwidth=None,
         on_request=None,
-        has_answered=True,
         get=lambda: client,
         forget=pytest.fail,
         config=StoreConfig(bucket="b", endpoint_url="http://s"),
