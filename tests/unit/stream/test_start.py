@@ -679,6 +679,10 @@ def test_a_run_goes_on_where_the_bucket_ends(
     tracks = adopted(spool, catalog)
     holds(tracks, one, two)
     assert tracks[0].floor == max(end for end in one.ends if end <= ends[4] + torn)
+    other = written(1, 9, end="b.000002", timestamp=NOW + 1)
+    assert len(other.data) == len(data)
+    same_place = other.from_position(ends[0])[: ends[2] - len(data)]
+    put_run(spool, {1: same_place}, position=ends[0])  # with other bytes than the bucket
     before = spool.runs()
     sweep_spool(spool, find(Catalog(store, LAYOUT), spool.runs(), Grid(64)))
     assert spool.runs() == [run for run in before if run != behind]
