@@ -53,12 +53,12 @@ def parents_first(lineages: Iterable[Lineage]) -> list[Lineage]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leg:
+class LinePart:
     """The part of a lineage that belongs to a line: up to `cut`, where the next lineage continues.
 
     `cut` is None for the last lineage, which belongs to it as a whole. `begin`: how many bytes of
-    its first binlog the leg before has, too; 0 if it does not have that binlog. `missing`: what is
-    missing between the leg before and this one, "" if nothing is.
+    its first binlog the part before has, too; 0 if it does not have that binlog. `missing`: what is
+    missing between the part before and this one, "" if nothing is.
     """
 
     lineage: Lineage
@@ -90,12 +90,12 @@ def is_within(offset: int, begin: int, end: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The history that ends in one lineage, as legs, oldest first; there is at least one.
+    """The history that ends in one lineage, as parts, oldest first; there is at least one.
 
     `barrier`: why it does not begin earlier, "" if its first lineage has no parent.
     """
 
-    legs: tuple[Leg, ...]
+    parts: tuple[LinePart, ...]
     barrier: str = ""
 
 
@@ -103,14 +103,14 @@ def line_of(lineages: Sequence[Lineage], tip: str) -> Line:
     """The line that ends in the lineage `tip`, which is one of these."""
     by_id = {lineage.id: lineage for lineage in lineages}
     lineage, cut = by_id[tip], None
-    legs: list[Leg] = []
+    line_parts: list[LinePart] = []
     passed = {tip}
     while True:
         origin, crossed = origin_of(lineage, by_id)
         barrier = _barrier(origin, by_id, passed, cut, lineage)
         parent = by_id[origin.lineage] if origin is not None and not barrier else None
-        legs.append(
-            Leg(
+        line_parts.append(
+            LinePart(
                 lineage=lineage,
                 cut=cut,
                 begin=_shared(lineage, parent, origin),
@@ -118,7 +118,7 @@ def line_of(lineages: Sequence[Lineage], tip: str) -> Line:
             )
         )
         if parent is None:
-            return Line(legs=tuple(reversed(legs)), barrier=barrier)
+            return Line(parts=tuple(reversed(line_parts)), barrier=barrier)
         passed.add(parent.id)
         lineage, cut = parent, origin
 
@@ -303,65 +303,68 @@ def _is_complete(one: Facts, other: Facts) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """One binlog of a line; `leg` is the number of its leg.
+class LineBinlog:
+    """One binlog of a line; `line_part` is the number of its part.
 
-    `broken`: why the stretch before does not lead up to this one, "" if it does. `missing`: what is
+    `broken`: why the binlog before does not lead up to this one, "" if it does. `missing`: what is
     known to be missing between them, "" if that is unknown.
     """
 
-    leg: int
+    line_part: int
     name: BinlogName
     broken: str = ""
     missing: str = ""
 
 
-def stretches(
+def line_binlogs(
     line: Line,
     names_of: Callable[[str], Sequence[BinlogName]],
     is_next: Callable[[str, BinlogName, BinlogName], bool] | None = None,
-) -> Iterator[Stretch]:
+) -> Iterator[LineBinlog]:
     """The binlogs of a line, one after the other, and the breaks that their names show.
 
     `names_of`: those of a lineage that are there. `is_next`: whether nothing of it is missing
     between two of them; else their names tell.
     """
     begun, gone = False, ""
-    for number, leg in enumerate(line.legs):
-        id_, first = leg.lineage.id, leg.lineage.first_binlog
-        names = [name for name in names_of(id_) if leg.holds(name)]
+    for number, line_part in enumerate(line.parts):
+        id_, first = line_part.lineage.id, line_part.lineage.first_binlog
+        names = [name for name in names_of(id_) if line_part.holds(name)]
         why, missing = gone, ""
-        if begun and leg.missing:
-            why, missing = why_gap(line, number), leg.missing
+        if begun and line_part.missing:
+            why, missing = why_gap(line, number), line_part.missing
         elif begun and names[:1] != [first]:
             why = f"{first} of {id_} is missing"
         for name in names[:1]:
-            yield Stretch(leg=number, name=name, broken=why if begun else "", missing=missing)
+            yield LineBinlog(
+                line_part=number, name=name, broken=why if begun else "", missing=missing
+            )
         for one, other in pairwise(names):
             text = f"the binlogs between {one} and {other} are missing"
             is_there = is_next(id_, one, other) if is_next is not None else other == one.next()
             broken = "" if is_there else text
-            yield Stretch(leg=number, name=other, broken=broken)
+            yield LineBinlog(line_part=number, name=other, broken=broken)
         begun = begun or bool(names)
         gone = "" if names else f"all of {id_} is missing"
 
 
 def why_gap(line: Line, number: int) -> str:
-    """Why something is missing between a leg and the one before; "" if nothing is."""
-    leg, cut = line.legs[number], line.legs[number - 1].cut if number else None
-    if cut is None or not leg.missing:
+    """Why something is missing between a part and the one before; "" if nothing is."""
+    line_part, cut = line.parts[number], line.parts[number - 1].cut if number else None
+    if cut is None or not line_part.missing:
         return ""
     if cut.unlogged:
         return UNLOGGED
-    return f"the source had purged what comes before {leg.lineage.first_binlog} of {leg.lineage.id}"
+    lineage = line_part.lineage
+    return f"the source had purged what comes before {lineage.first_binlog} of {lineage.id}"
 
 
-def cut_is_missing(leg: Leg, name: BinlogName, size: int) -> str:
-    """Why a leg does not lead up to the next one, if its last binlog has this name and size."""
-    cut = leg.cut
+def cut_is_missing(line_part: LinePart, name: BinlogName, size: int) -> str:
+    """Why a part does not lead up to the next one, if its last binlog has this name and size."""
+    cut = line_part.cut
     if cut is None or (cut.binlog == name and size >= cut.offset):
         return ""
-    return f"{leg.lineage.id} does not reach up to {cut.binlog}:{cut.offset}"
+    return f"{line_part.lineage.id} does not reach up to {cut.binlog}:{cut.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,11 +380,11 @@ class Interval:
 
 
 def extent(
-    binlogs: Sequence[Stretch], broken: Callable[[int], str] = lambda _: "", first: int = 0
+    binlogs: Sequence[LineBinlog], broken: Callable[[int], str] = lambda _: "", first: int = 0
 ) -> Iterator[Interval]:
-    """The intervals that can be recovered without a break, in order, from stretch `first` on.
+    """The intervals that can be recovered without a break, in order, from binlog `first` on.
 
-    `broken`: why a stretch does not follow the one before, by more than their names; "" if it does.
+    `broken`: why a binlog does not follow the one before, by more than their names; "" if it does.
     """
     for number in range(first + 1, len(binlogs)):
         if why := binlogs[number].broken or broken(number):

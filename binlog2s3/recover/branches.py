@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from binlog2s3.archive.facts import Facts
-from binlog2s3.archive.history import Leg, is_within
+from binlog2s3.archive.history import LinePart, is_within
 from binlog2s3.binlog.gtid import Gtids, either
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
@@ -28,11 +28,11 @@ class Branches:
     def __init__(self, route: Route) -> None:
         self._route = route
         self._history = route.history
-        self._legs = {leg.lineage.id: leg for leg in route.line.legs}
+        self._line_parts = {line_part.lineage.id: line_part for line_part in route.line.parts}
 
     def lineages(self) -> list[str]:
         """The lineages that are not on the route at all, oldest first."""
-        return [one.id for one in self._history.lineages if one.id not in self._legs]
+        return [one.id for one in self._history.lineages if one.id not in self._line_parts]
 
     def names(self) -> Iterator[BinlogName]:
         """The names of the binlogs of which a lineage may have bytes outside of the route."""
@@ -64,8 +64,8 @@ class Branches:
     def _left(self) -> Iterator[str]:
         """The lineages that are not on the route, or only up to a cut, oldest first."""
         for one in self._history.lineages:
-            leg = self._legs.get(one.id)
-            if leg is None or leg.cut is not None:
+            line_part = self._line_parts.get(one.id)
+            if line_part is None or line_part.cut is not None:
                 yield one.id
 
     def gtids(self) -> Iterator[tuple[str, Gtids]]:
@@ -93,8 +93,8 @@ class Branches:
         try:
             return self._history.known(lineage, name)
         except VersionConflictError:
-            leg = self._legs.get(lineage)
-            if leg is not None and leg.holds(name):
+            line_part = self._line_parts.get(lineage)
+            if line_part is not None and line_part.holds(name):
                 raise
             return None
 
@@ -115,7 +115,7 @@ class Branches:
         """
         newest = self._newest_on_route()
         for one in self._history.lineages:
-            leg = self._legs.get(one.id)
+            line_part = self._line_parts.get(one.id)
             try:
                 later = self._newest_outside(one.id, newest)
             except Binlog2s3Error as error:
@@ -125,8 +125,8 @@ class Branches:
                 yield (
                     one.id,
                     (
-                        f"lineage {one.id}, which is left out{_from(leg)}, has transactions up to "
-                        f"{iso_text(later)}: later than all in lineage {self._route.tip.id}"
+                        f"lineage {one.id}, which is left out{_from(line_part)}, has transactions "
+                        f"up to {iso_text(later)}: later than all in lineage {self._route.tip.id}"
                     ),
                 )
 
@@ -136,23 +136,25 @@ class Branches:
         Put back to a snapshot, it has nothing of that. After a crash only the end of its binlog may
         be lost: its tables have the rows then, and what it wrote later may build on them.
         """
-        crossed = {self._route.leg(number).lineage.id for number in range(first, last + 1)}
-        for leg, following in pairwise(self._route.line.legs):
-            id_, server = leg.lineage.id, leg.lineage.server_uuid
+        crossed = {self._route.line_part(number).lineage.id for number in range(first, last + 1)}
+        for line_part, following in pairwise(self._route.line.parts):
+            id_, server = line_part.lineage.id, line_part.lineage.server_uuid
             is_crossed = {id_, following.lineage.id} <= crossed
             if not is_crossed or following.lineage.server_uuid != server:
                 continue
             if self._newest_outside(id_, 0):
                 yield (
                     f"the source continued without the transactions that lineage {id_} has"
-                    f"{_from(leg)}: this history does not have them. If the source was not put "
-                    "back but crashed (sync_binlog not 1), it may have their rows all the same"
+                    f"{_from(line_part)}: this history does not have them. If the source was not "
+                    "put back but crashed (sync_binlog not 1), it may have their rows all the same"
                 )
 
     def _end_on_route(self, lineage: str, name: BinlogName, size: int) -> int:
         """How many of a binlog's first `size` bytes are on the route; -1 if it is not on it."""
-        leg = self._legs.get(lineage)
-        return leg.end_of(name, size) if leg is not None and leg.holds(name) else -1
+        line_part = self._line_parts.get(lineage)
+        return (
+            line_part.end_of(name, size) if line_part is not None and line_part.holds(name) else -1
+        )
 
     def _newest_on_route(self) -> int:
         """When the newest transaction of the route was committed; 0 if there is none."""
@@ -186,10 +188,10 @@ class Branches:
         return 0
 
 
-def _from(leg: Leg | None) -> str:
-    if leg is None or leg.cut is None:
+def _from(line_part: LinePart | None) -> str:
+    if line_part is None or line_part.cut is None:
         return ""
-    return f" from {leg.cut.binlog}:{leg.cut.offset} on" if leg.cut.binlog else ""
+    return f" from {line_part.cut.binlog}:{line_part.cut.offset} on" if line_part.cut.binlog else ""
 
 
 def _last_block(known: Facts, size: int) -> int:

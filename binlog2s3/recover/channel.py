@@ -340,11 +340,11 @@ class MysqlChannel(Channel):
         )
         found += [BinlogPosition.served(text_of(row["name"]), int(row["at"])) for row in rows]
         places = [one for one in found if one is not None]
-        legs = {lineage: number for number, lineage in enumerate(order)}
+        line_parts = {lineage: number for number, lineage in enumerate(order)}
         # a lineage that is not known comes last: no plan begins there
         return max(
             places,
-            key=lambda at: (legs.get(at.lineage, len(legs)), at.binlog, at.offset),
+            key=lambda at: (line_parts.get(at.lineage, len(line_parts)), at.binlog, at.offset),
             default=None,
         )
 

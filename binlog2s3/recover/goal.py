@@ -39,7 +39,7 @@ _NAME_IT = (
 class Search:
     """Looks for places on a route. `warnings` collects what does not prevent a recovery.
 
-    `disorder`: the transactions, by stretch, that are on the other side of the goal's place than
+    `disorder`: the transactions, by binlog, that are on the other side of the goal's place than
     their commit times say.
     """
 
@@ -63,7 +63,7 @@ class Search:
     def reach(self) -> Reachable:
         """From the oldest binlog that can be read and leads up to the newest without a break."""
         route, last = self.route, len(self.route) - 1
-        *_, newest_interval = extent(route.stretches)
+        *_, newest_interval = extent(route.binlogs)
         first, oldest = self._readable(newest_interval.first)
         newest = route.known(last)
         before = newest.gtids_before
@@ -77,7 +77,7 @@ class Search:
         )
 
     def _readable(self, first: int) -> tuple[int, Facts]:
-        """The first stretch from this one on of which something is known. Raises ArchiveError."""
+        """The first binlog from this one on of which something is known. Raises ArchiveError."""
         last = len(self.route) - 1
         for number in range(first, last):
             with suppress(ArchiveError):
@@ -85,7 +85,7 @@ class Search:
         return last, self.route.known(last)
 
     def _latest_us(self, first: int) -> int | None:
-        """The newest credible commit from a stretch on; or what the writer vouches for."""
+        """The newest credible commit from a binlog on; or what the writer vouches for."""
         covered = self.covered_us()
         for number in range(len(self.route) - 1, first - 1, -1):
             if (newest := self.route.known(number).reached_us) is not None:
@@ -183,7 +183,7 @@ class Search:
     def _holders(
         self, name: BinlogName, offset: int, lineage: str | None, server: str | None
     ) -> tuple[list[int], list[str]]:
-        """The stretches that have this place, and the lineages that have it outside of the route.
+        """The binlogs that have this place, and the lineages that have it outside of the route.
 
         If there are several, only those count where it is between two transactions.
         """
@@ -245,13 +245,14 @@ class Search:
             )
         sizes = [
             self.route.size(number)
-            for number, stretch in enumerate(self.route.stretches)
-            if stretch.name == name
+            for number, line_binlog in enumerate(self.route.binlogs)
+            if line_binlog.name == name
         ]
         if sizes:
             return self.refused(f"{name} has no byte at {offset}: it has {max(sizes)} bytes")
         if any(
-            leg.lineage.is_below_floor(name) and leg.holds(name) for leg in self.route.line.legs
+            line_part.lineage.is_below_floor(name) and line_part.holds(name)
+            for line_part in self.route.line.parts
         ):
             return self.refused(f"{name} was pruned", "restore a later base backup")
         return self.refused(f"{name} is not in {self._searched()}")
@@ -259,10 +260,10 @@ class Search:
     # GTIDs
 
     def gtid(self, gtid: str, first: int, have: ExecutedPart | None) -> tuple[int, Transaction]:
-        """The stretch and the transaction that has this GTID.
+        """The binlog and the transaction that has this GTID.
 
-        If several legs have it, the first one counts. But if the target does not have it, it is the
-        first leg that does not end before stretch `first`, where the recovery begins.
+        If several parts have it, the first one counts. But if the target does not have it, it is
+        the first part that does not end before binlog `first`, where the recovery begins.
         """
         route = self.route
         try:
@@ -281,7 +282,7 @@ class Search:
             return self._mariadb_gtid(gtid, wanted)
         is_there = isinstance(have, MysqlPart) and wanted <= have.gtids
         earlier: tuple[int, Transaction] | None = None
-        for numbers in route.by_leg():
+        for numbers in route.by_part():
             number = _holder(numbers, lambda n: _has(route.begins_after(n), wanted))
             if number is None or not _has(route.known(number).gtids_added, wanted):
                 continue
@@ -425,7 +426,7 @@ class _TimeSearch:
         return at_us is not None and at_us > self._goal.at_us
 
     def _may_be_later(self, number: int) -> bool:
-        """Whether a stretch may have a transaction that was committed later."""
+        """Whether a binlog may have a transaction that was committed later."""
         known = self._route.known(number)
         if not self._is_later(known.greatest_commit_us):
             return False
@@ -477,7 +478,7 @@ class _TimeSearch:
             raise self._too_early()  # when it began is known to the second
 
     def _first_later(self, number: int) -> Transaction | None:
-        """The first transaction of a stretch that was committed later.
+        """The first transaction of a binlog that was committed later.
 
         One whose time is not credible is passed over, and remembered, unless times are accepted.
         """
@@ -602,7 +603,7 @@ class _Disorder:
         self.more = 0
 
     def is_enough(self, number: int, one: Transaction, *, has_passed: bool = False) -> bool:
-        """Take the next transaction, of this stretch; whether no more is needed.
+        """Take the next transaction, of this binlog; whether no more is needed.
 
         `has_passed`: it is in a binlog that the server created after the stop's time.
         """
@@ -635,6 +636,6 @@ def _has(gtids: Gtids | None, wanted: Gtids) -> bool:
 
 
 def _holder(numbers: range, is_before: Callable[[int], bool]) -> int | None:
-    """The last of a leg's stretches before which something was not executed yet."""
+    """The last of a part's binlogs before which something was not executed yet."""
     past = bisect_left(numbers, x=True, key=is_before)
     return numbers[past - 1] if past else None

@@ -51,7 +51,7 @@ def holes(
     for number in range(start.number, stop.number + 1):
         begin = start.offset if number == start.number else 0
         end = stop.offset if number == stop.number else route.size(number)
-        place = (route.lineage(number), route.stretches[number].name)
+        place = (route.lineage(number), route.binlogs[number].name)
         walk.look(number, begin, end, there.get(place))
     return Holes(walk.found, walk.later)
 
@@ -69,7 +69,7 @@ class _Walk:
         self.later = ""
 
     def look(self, number: int, begin: int, end: int, piece: PlanPiece | None) -> None:
-        """Look at the next stretch, of which `piece` is applied."""
+        """Look at the next binlog, of which `piece` is applied."""
         known = self._route.known(number)
         has_some = self._have.touches(number, known.gtids_added)
         if has_some and (self._waiting or self._one_by_one):

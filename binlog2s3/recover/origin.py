@@ -14,7 +14,7 @@ from functools import partial
 
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.facts import Facts
-from binlog2s3.archive.history import Leg, Line, is_within, line_of
+from binlog2s3.archive.history import Line, LinePart, is_within, line_of
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -41,40 +41,44 @@ from binlog2s3.server.omissions import gtids_that_came_in
 class Meeting:
     """How far two lines are the same.
 
-    `leg` is the number, on the first line, of the last leg that both have; -1 if they have nothing
-    in common, as before and after a RESET. `gtids`: what was executed where they part, as far as
-    joins prove it. `goes_on`: whether the first line has more of that leg than the other one.
+    `line_part` is the number, on the first line, of the last part that both have; -1 if they have
+    nothing in common, as before and after a RESET. `gtids`: what was executed where they part, as
+    far as joins prove it. `goes_on`: whether the first line has more of that part than the other.
     """
 
-    leg: int
+    line_part: int
     gtids: Gtids
     goes_on: bool
 
     def is_behind(self, line: Line, lineage: str) -> bool:
         """Whether what the first line has of this lineage comes after the meeting."""
-        for number, leg in enumerate(line.legs):
-            if leg.lineage.id == lineage:
-                return number > self.leg or (number == self.leg and self.goes_on)
+        for number, line_part in enumerate(line.parts):
+            if line_part.lineage.id == lineage:
+                return number > self.line_part or (number == self.line_part and self.goes_on)
         return False
 
 
 def meeting(line: Line, other: Line) -> Meeting:
     """Where two lines part."""
-    flavour: Flavour = line.legs[-1].lineage.flavour
-    numbers = {leg.lineage.id: number for number, leg in enumerate(line.legs)}
-    for theirs in reversed(other.legs):
+    flavour: Flavour = line.parts[-1].lineage.flavour
+    numbers = {line_part.lineage.id: number for number, line_part in enumerate(line.parts)}
+    for theirs in reversed(other.parts):
         if theirs.lineage.id in numbers:
             number = numbers[theirs.lineage.id]
-            ours = line.legs[number]
+            ours = line.parts[number]
             return Meeting(
-                leg=number, gtids=_shared(ours, theirs, flavour), goes_on=_ends_later(ours, theirs)
+                line_part=number,
+                gtids=_shared(ours, theirs, flavour),
+                goes_on=_ends_later(ours, theirs),
             )
-    return Meeting(leg=-1, gtids=empty(flavour), goes_on=False)
+    return Meeting(line_part=-1, gtids=empty(flavour), goes_on=False)
 
 
-def _shared(one: Leg, other: Leg, flavour: Flavour) -> Gtids:
-    """What was executed at the end of the shorter of two legs of one lineage."""
-    found = [_gtids(leg.cut, flavour) for leg in (one, other) if leg.cut is not None]
+def _shared(one: LinePart, other: LinePart, flavour: Flavour) -> Gtids:
+    """What was executed at the end of the shorter of two parts of one lineage."""
+    found = [
+        _gtids(line_part.cut, flavour) for line_part in (one, other) if line_part.cut is not None
+    ]
     return intersection(found[0], found[-1]) if found else empty(flavour)
 
 
@@ -84,7 +88,7 @@ def _gtids(cut: Parent, flavour: Flavour) -> Gtids:
     return empty(flavour)
 
 
-def _ends_later(one: Leg, other: Leg) -> bool:
+def _ends_later(one: LinePart, other: LinePart) -> bool:
     if one.cut is None or other.cut is None:
         return other.cut is not None
     return _place(one.cut) > _place(other.cut)
@@ -96,10 +100,10 @@ def _place(cut: Parent) -> tuple[int, int]:
 
 def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:
     """The newest lineage whose history has the part of this one that the line does not have."""
-    if any(leg.lineage.id == lineage for leg in line.legs):
+    if any(line_part.lineage.id == lineage for line_part in line.parts):
         return lineage
     for one in reversed(lineages):
-        if any(leg.lineage.id == lineage for leg in line_of(lineages, one.id).legs):
+        if any(line_part.lineage.id == lineage for line_part in line_of(lineages, one.id).parts):
             return one.id
     return lineage
 
@@ -129,8 +133,10 @@ def _with_bytes(name: BinlogName, offset: int, history: BucketHistory) -> Iterat
     for lineage in history.lineages:
         if name not in history.names(lineage.id):
             continue
-        leg = line_of(history.lineages, lineage.id).legs[-1]
-        shared = leg.begin if name == lineage.first_binlog else 0  # those bytes are its parent's
+        line_part = line_of(history.lineages, lineage.id).parts[-1]
+        shared = (
+            line_part.begin if name == lineage.first_binlog else 0
+        )  # those bytes are its parent's
         with suppress(ArchiveError):
             if is_within(offset, shared, history.known(lineage.id, name).size):
                 yield lineage
@@ -303,7 +309,7 @@ def _at_its_place(search: Search, have: MariadbGtidList) -> RouteExecuted | None
 
 
 def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None:
-    """The stretch before which the source left rows out, if a state may end on either side of it.
+    """The binlog before which the source left rows out, if a state may end on either side of it.
 
     Those rows have no GTIDs, so the GTIDs just before and just after them are the same. The place
     of the base backup, or its lineage, tells them apart. None if nothing is in doubt.
@@ -319,7 +325,7 @@ def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None
 
 
 def _own_gtids(route: Route, number: int) -> Gtids:
-    """The GTIDs that a stretch adds, without those that it repeats: they show no later state."""
+    """The GTIDs that a binlog adds, without those that it repeats: they show no later state."""
     added, before = route.brief(number).gtids_added, route.repeated(number)
     if isinstance(added, GtidSet) and isinstance(before, MysqlPart):
         return added - before.gtids
@@ -327,36 +333,36 @@ def _own_gtids(route: Route, number: int) -> Gtids:
 
 
 def outside(route: Route, start: int) -> Gtids:
-    """What the sources of a route had without their binlogs, from stretch `start` on.
+    """What the sources of a route had without their binlogs, from binlog `start` on.
 
     See `Lineage.gtids_outside`; MariaDB has none.
     """
     found: Gtids = empty(route.flavour)
-    for leg in route.line.legs[route.stretches[start].leg :]:
-        found = either(found, parse(leg.lineage.gtids_outside, route.flavour))
+    for line_part in route.line.parts[route.binlogs[start].line_part :]:
+        found = either(found, parse(line_part.lineage.gtids_outside, route.flavour))
     return found
 
 
 def _is_behind(route: Route, number: int, start: Start) -> bool:
-    """Whether a base backup is known to be of the history from this stretch on."""
-    base, leg = start.base, route.stretches[number].leg
-    behind = {one.lineage.id for one in route.line.legs[leg:]}
+    """Whether a base backup is known to be of the history from this binlog on."""
+    base, line_part = start.base, route.binlogs[number].line_part
+    behind = {one.lineage.id for one in route.line.parts[line_part:]}
     if start.lineage is not None and start.lineage not in behind:
         return False
     if start.place is not None:
         return True
     if base is not None and (origins := lineages_of(base, route.history)):
-        name = route.stretches[number].name
+        name = route.binlogs[number].name
         is_later = base.place is not None and base.place.binlog >= name
         return origins <= behind and (is_later or route.lineage(number) not in origins)
-    return start.lineage is not None and route.leg_numbers(number)[0] == number
+    return start.lineage is not None and route.part_numbers(number)[0] == number
 
 
 @dataclass(frozen=True, slots=True)
 class _Lacks:
     """Finds whether there are transactions without a GTID after the last one that a server has.
 
-    `at`: the number of their stretch; of which it has some or not.
+    `at`: the number of their binlog; of which it has some or not.
     """
 
     part: ExecutedPart
@@ -373,11 +379,11 @@ class _Lacks:
 
 
 def unnamed_before(route: Route, part: ExecutedPart, number: int) -> int | None:
-    """The stretch before this one with transactions without a GTID that a server may lack.
+    """The binlog before this one with transactions without a GTID that a server may lack.
 
     They come after the last transaction with one that it has: its GTIDs are the same before and
     behind them, however many binlogs follow. None if there are none. `number` may be that of the
-    stretch after the last one.
+    binlog after the last one.
     """
     for at in range(min(number, len(route) - 1), -1, -1):
         known = route.brief(at)
@@ -513,7 +519,7 @@ class Origin:
             if not twice:
                 continue
             # both continue from such a backup: it does not tell which one the target followed since
-            if base is not None and met.leg >= 0 and not (base.gtids and given(base.gtids)):
+            if base is not None and met.line_part >= 0 and not (base.gtids and given(base.gtids)):
                 raise self._search.refused(
                     f"{gtids_text(twice)} are GTIDs of two different histories, this one and "
                     f"{lineage}: both continue from the base backup, and it is unknown which one "
@@ -529,15 +535,15 @@ class Origin:
         If the two have nothing in common, that history may still get GTIDs that this one uses too:
         --lineage alone would not say which of the two the target has.
         """
-        if self._met(lineage).leg >= 0:
+        if self._met(lineage).line_part >= 0:
             return f"--lineage {lineage}"
         return f"--lineage {lineage} --from-lineage {lineage}"
 
     def or_wait(self, lineage: str) -> str:
         """For a hint: another reason why only this lineage has a GTID."""
-        if self._met(lineage).leg >= 0:
+        if self._met(lineage).line_part >= 0:
             return ""
-        begins = self._line.legs[0].lineage.first_binlog_time
+        begins = self._line.parts[0].lineage.first_binlog_time
         return (
             f"; if the backup was made after {moment_text(begins)}, when this history begins, the "
             "bucket does not have all of its GTIDs yet"
@@ -586,9 +592,9 @@ class Origin:
 
     def _check_on_line(self, origins: Collection[str]) -> None:
         """See that the base backup's lineage is part of this history."""
-        if any(leg.lineage.id in origins for leg in self._line.legs):
+        if any(line_part.lineage.id in origins for line_part in self._line.parts):
             return
-        of, tip = max(origins), self._line.legs[-1].lineage.id
+        of, tip = max(origins), self._line.parts[-1].lineage.id
         raise self._search.refused(
             f"the base backup is of {of}, which is no part of the history that ends in {tip}",
             f"--lineage {tip_of(self._history.lineages, of, self._line)} chooses the history of "

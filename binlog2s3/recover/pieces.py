@@ -24,7 +24,7 @@ WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-positi
 class PieceBuilder:
     """Builds a plan's pieces.
 
-    `applied`: the GTIDs of those that are built. `skipped`: the transactions, by stretch, that the
+    `applied`: the GTIDs of those that are built. `skipped`: the transactions, by binlog, that the
     operator leaves out.
     """
 
@@ -54,10 +54,10 @@ class PieceBuilder:
         self._have = have
         self._check_breaks(start, stop)
         excluded: list[ExecutedPart] = []
-        leg = -1
+        line_part = -1
         for number in range(start.number, stop.number + 1):
-            if route.stretches[number].leg != leg:
-                leg = route.stretches[number].leg
+            if route.binlogs[number].line_part != line_part:
+                line_part = route.binlogs[number].line_part
                 excluded = list(self._excluded(number, start))
             begin = start.offset if number == start.number else 0
             end = stop.offset if number == stop.number else None
@@ -69,11 +69,11 @@ class PieceBuilder:
                 yield piece
 
     def _excluded(self, number: int, start: Spot) -> Iterator[ExecutedPart]:
-        """What is not applied of the leg of a stretch: what the target has, or has got by then.
+        """What is not applied of the part of a binlog: what the target has, or has got by then.
 
-        A later leg may repeat what comes before the start, which the base backup has: the target's
-        GTIDs need not say so. Of MariaDB that is all that the leg repeats: the target has it, or it
-        is applied before.
+        A later part may repeat what comes before the start, which the base backup has: the target's
+        GTIDs need not say so. Of MariaDB that is all that the part repeats: the target has it, or
+        it is applied before.
         """
         if self._have is not None:
             yield self._have
@@ -89,7 +89,7 @@ class PieceBuilder:
 
     def _check_breaks(self, start: Spot, stop: Spot) -> None:
         for number, why, missing in self._route.breaks(start.number, stop.number):
-            text = f"history is broken before {self._route.stretches[number].name}: {why}"
+            text = f"history is broken before {self._route.binlogs[number].name}: {why}"
             text += f"; missing: {gtids_text(missing)}" if missing else ""
             before = self._route.place(number - 1, self._route.end(number - 1))
             hint = (
@@ -108,7 +108,7 @@ class PieceBuilder:
         excluded: Sequence[ExecutedPart],
         first: int,
     ) -> PlanPiece | None:
-        """What is applied of a stretch, from one offset to another; None if nothing is."""
+        """What is applied of a binlog, from one offset to another; None if nothing is."""
         route, known = self._route, self._route.known(number)
         upto = route.end(number) if end is None else end
         damaged = [(a, b) for a, b in known.damaged if a < upto and b > begin]
@@ -189,7 +189,7 @@ class PieceBuilder:
 
     def _leave_damaged(self, number: int, one: Transaction) -> None:
         """Refuse a damaged transaction, or leave it out with a warning if that is allowed."""
-        name = self._route.stretches[number].name
+        name = self._route.binlogs[number].name
         self._search.leave_out(
             f"{one.gtid or 'a transaction'} at {name}:{one.begin} is damaged: the source already "
             "sent it so",
@@ -200,16 +200,16 @@ class PieceBuilder:
 
 
 def without_gtids(search: Search, number: int) -> RecoveryError:
-    """The error if only GTIDs say where to begin and a stretch has transactions without them."""
+    """The error if only GTIDs say where to begin and a binlog has transactions without them."""
     return search.refused(
-        f"{search.route.stretches[number].name} has transactions without a GTID: GTIDs do not "
+        f"{search.route.binlogs[number].name} has transactions without a GTID: GTIDs do not "
         "tell which of them the target has",
         WHERE_IT_ENDS,
     )
 
 
 class _Choice:
-    """Collects which transactions of a stretch are applied; the others between them are left out.
+    """Collects which transactions of a binlog are applied; the others between them are left out.
 
     Events between two transactions that are applied are sent along.
     """

@@ -128,7 +128,7 @@ class _Planner:
         newer = tuple(self._newer_others())
         return Plan(
             flavour=self._flavour,
-            server_version=route.leg(stop.number).lineage.server_version,
+            server_version=route.line_part(stop.number).lineage.server_version,
             lineage=route.tip.id,
             goal=self._request.goal,
             stop=route.place(stop.number, stop.offset),
@@ -181,7 +181,7 @@ class _Planner:
         number = unlogged_at(route, stands, self._request.start)
         if number is None:
             return
-        name, lineage = route.stretches[number].name, route.lineage(number)
+        name, lineage = route.binlogs[number].name, route.lineage(number)
         self._search.leave_out(
             f"{self._search.who_has()} ends at a gap, before {name} of {lineage}: {UNLOGGED}; "
             "GTIDs do not tell whether it has those rows",
@@ -193,7 +193,7 @@ class _Planner:
     def _not_covered(self, have: Gtids) -> RecoveryError:
         before = self._route.known(0).gtids_before
         if before is None:
-            name = self._route.stretches[0].name
+            name = self._route.binlogs[0].name
             return self._search.refused(
                 f"{name} does not say which GTIDs came before it", WHERE_IT_ENDS
             )

@@ -112,7 +112,7 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
         return True
     if start.gtids is None:
         last = len(route) - 1
-        name, end = route.stretches[last].name, route.size(last)
+        name, end = route.binlogs[last].name, route.size(last)
         return (
             start.place is not None
             and start.place.binlog.prefix == name.prefix
@@ -218,9 +218,9 @@ def _begin(
 
 
 def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
-    """The newest commit before an offset of a stretch: who is there is brought to no earlier time.
+    """The newest commit before an offset of a binlog: who is there is brought to no earlier time.
 
-    That of a binlog before it counts, if the stretch has none that is not repeated from `first` on.
+    That of a binlog before it counts, if the binlog has none that is not repeated from `first` on.
     Microseconds, UTC.
     """
     known, is_repeated = route.known(number), route.is_repeated(number, first)
@@ -236,7 +236,7 @@ def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
 
 
 def _earlier(route: Route, number: int) -> int | None:
-    """The nearest stretch before this one that has a commit of its own; None if none has."""
+    """The nearest binlog before this one that has a commit of its own; None if none has."""
     numbers = range(number - 1, -1, -1)
     return next((at for at in numbers if route.newest_own_us(at, is_brief=True) is not None), None)
 
@@ -244,7 +244,7 @@ def _earlier(route: Route, number: int) -> int | None:
 def _number(route: Route, place: BinlogPosition) -> int:
     return next(
         number
-        for number, one in enumerate(route.stretches)
+        for number, one in enumerate(route.binlogs)
         if (route.lineage(number), one.name) == (place.lineage, place.binlog)
     )
 
@@ -278,7 +278,7 @@ def _up_to_break(
 
 
 def _last_place(route: Route, first: int, offset: int) -> Spot | None:
-    """Up to where a route can be read from an offset of a stretch on; None if not at all.
+    """Up to where a route can be read from an offset of a binlog on; None if not at all.
 
     That is before the first break, and before the first damaged bytes.
     """

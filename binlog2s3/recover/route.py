@@ -2,7 +2,7 @@
 
 Pure but for what it asks the history.
 
-Law: a stretch follows the one before it without a break only if names, GTIDs and sizes say so.
+Law: a binlog follows the one before it without a break only if names, GTIDs and sizes say so.
 """
 
 from bisect import bisect_left
@@ -15,16 +15,16 @@ from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.facts import Facts, added_gtids
 from binlog2s3.archive.history import (
     Interval,
-    Leg,
     Line,
-    Stretch,
+    LineBinlog,
+    LinePart,
     break_between,
     cut_is_missing,
     extent,
     is_unlogged_between,
     is_within,
+    line_binlogs,
     line_of,
-    stretches,
 )
 from binlog2s3.binlog.gtid import (
     Flavour,
@@ -61,7 +61,7 @@ SECOND_US = 1_000_000
 
 
 class Route:
-    """All binlogs of a line, numbered from 0. `stretches` is empty if none can be read.
+    """All binlogs of a line, numbered from 0. `binlogs` is empty if none can be read.
 
     `load` and `known` ask the history for what is applied; `brief`, `later_hint` and `not_later`
     ask a cache, to look at many binlogs.
@@ -70,28 +70,28 @@ class Route:
     def __init__(self, history: BucketHistory, tip: str) -> None:
         self.history = history
         self.line: Line = line_of(history.lineages, tip)
-        self.tip = self.line.legs[-1].lineage
+        self.tip = self.line.parts[-1].lineage
         self.flavour: Flavour = self.tip.flavour
-        self.stretches = tuple(stretches(self.line, history.names))
+        self.binlogs = tuple(line_binlogs(self.line, history.names))
         self._repeated: dict[int, ExecutedPart | None] = {}
         self._added: list[AddedGtids] = []
-        self._legs: dict[int, range] = {}
-        for number, stretch in enumerate(self.stretches):
-            begun = self._legs.get(stretch.leg, range(number, number))
-            self._legs[stretch.leg] = range(begun.start, number + 1)
+        self._line_parts: dict[int, range] = {}
+        for number, line_binlog in enumerate(self.binlogs):
+            begun = self._line_parts.get(line_binlog.line_part, range(number, number))
+            self._line_parts[line_binlog.line_part] = range(begun.start, number + 1)
 
     @property
     def pruned(self) -> str:
-        """What was pruned before its first stretch, in words; "" if nothing was."""
-        first = self.stretches[0].leg if self.stretches else len(self.line.legs) - 1
-        for leg in reversed(self.line.legs[: first + 1]):
-            floor, is_first = leg.lineage.floor, leg is self.line.legs[first]
-            if floor is None or (is_first and self._begins_at(leg.lineage.first_binlog)):
+        """What was pruned before its first binlog, in words; "" if nothing was."""
+        first = self.binlogs[0].line_part if self.binlogs else len(self.line.parts) - 1
+        for line_part in reversed(self.line.parts[: first + 1]):
+            floor, is_first = line_part.lineage.floor, line_part is self.line.parts[first]
+            if floor is None or (is_first and self._begins_at(line_part.lineage.first_binlog)):
                 continue
             begin = floor.binlog  # those below it that are still there can be read
-            if is_first and self.stretches:
-                begin = min(begin, self.stretches[0].name)
-            return f"the binlogs before {begin} of {leg.lineage.id} were pruned"
+            if is_first and self.binlogs:
+                begin = min(begin, self.binlogs[0].name)
+            return f"the binlogs before {begin} of {line_part.lineage.id} were pruned"
         return ""
 
     @property
@@ -104,94 +104,94 @@ class Route:
         return known.first_us + (SECOND_US - 1 if known.gtids_before or self.pruned else 0)
 
     def _begins_at(self, name: BinlogName) -> bool:
-        return bool(self.stretches) and self.stretches[0].name == name
+        return bool(self.binlogs) and self.binlogs[0].name == name
 
     def __len__(self) -> int:
-        return len(self.stretches)
+        return len(self.binlogs)
 
-    def leg(self, number: int) -> Leg:
-        return self.line.legs[self.stretches[number].leg]
+    def line_part(self, number: int) -> LinePart:
+        return self.line.parts[self.binlogs[number].line_part]
 
     def lineage(self, number: int) -> str:
-        """The id of a stretch's lineage."""
-        return self.leg(number).lineage.id
+        """The id of a binlog's lineage."""
+        return self.line_part(number).lineage.id
 
-    def by_leg(self) -> Sequence[range]:
-        """The numbers of the stretches, leg by leg."""
-        return list(self._legs.values())
+    def by_part(self) -> Sequence[range]:
+        """The numbers of the binlogs, part by part."""
+        return list(self._line_parts.values())
 
-    def leg_numbers(self, number: int) -> range:
-        """The numbers of all stretches of this stretch's leg."""
-        return self._legs[self.stretches[number].leg]
+    def part_numbers(self, number: int) -> range:
+        """The numbers of all binlogs of this binlog's part."""
+        return self._line_parts[self.binlogs[number].line_part]
 
     def place(self, number: int, offset: int) -> BinlogPosition:
-        """The position of an offset in a stretch."""
+        """The position of an offset in a binlog."""
         return BinlogPosition(
-            lineage=self.lineage(number), binlog=self.stretches[number].name, offset=offset
+            lineage=self.lineage(number), binlog=self.binlogs[number].name, offset=offset
         )
 
     def load(self, begin: int, end: int) -> None:
-        """Read the entries of stretches [begin, end) together."""
+        """Read the entries of binlogs [begin, end) together."""
         wanted: dict[str, list[BinlogName]] = {}
         for number in range(begin, end):
-            wanted.setdefault(self.lineage(number), []).append(self.stretches[number].name)
+            wanted.setdefault(self.lineage(number), []).append(self.binlogs[number].name)
         for lineage, names in wanted.items():
             self.history.load(lineage, names)
 
     def known(self, number: int) -> Facts:
-        """What is known of a stretch's binlog."""
-        return self.history.known(self.lineage(number), self.stretches[number].name)
+        """What is known of a binlog."""
+        return self.history.known(self.lineage(number), self.binlogs[number].name)
 
     def brief(self, number: int) -> Facts:
         """The same from a cache, perhaps without blocks; not to be used for what is applied."""
-        return self.history.brief(self.lineage(number), self.stretches[number].name)
+        return self.history.brief(self.lineage(number), self.binlogs[number].name)
 
     def later_hint(self, number: int, at_us: int) -> int:
-        """The first stretch from this one on that may have a commit later than this.
+        """The first binlog from this one on that may have a commit later than this.
 
-        It comes from a cache. Without one it is the leg's last, and each has to be looked at.
+        It comes from a cache. Without one it is the part's last, and each has to be looked at.
         """
-        last = self.leg_numbers(number)[-1]
-        begin = self.stretches[number].name
+        last = self.part_numbers(number)[-1]
+        begin = self.binlogs[number].name
         name = self.history.first_later(self.lineage(number), at_us, begin)
         return min(last, self.number_of(name, number)) if name is not None else last
 
     def not_later(self, begin: int, at_us: int) -> Iterator[int]:
-        """The stretches from this one on that may have a commit up to this time, in order."""
-        for numbers in self._legs.values():
+        """The binlogs from this one on that may have a commit up to this time, in order."""
+        for numbers in self._line_parts.values():
             if numbers[-1] < begin:
                 continue
             first = max(begin, numbers[0])
-            names = self.history.not_later(self.lineage(first), at_us, self.stretches[first].name)
+            names = self.history.not_later(self.lineage(first), at_us, self.binlogs[first].name)
             for name in names:
                 number = self.number_of(name, first)
                 if number > numbers[-1]:
                     break
-                if self.stretches[number].name == name:
+                if self.binlogs[number].name == name:
                     yield number
 
     def number_of(self, name: BinlogName, like: int) -> int:
-        """Where this binlog is, or would be, in the leg of stretch `like`."""
-        numbers = self.leg_numbers(like)
-        return bisect_left(self.stretches, name, numbers[0], numbers[-1] + 1, key=_name)
+        """Where this binlog is, or would be, in the part of binlog `like`."""
+        numbers = self.part_numbers(like)
+        return bisect_left(self.binlogs, name, numbers[0], numbers[-1] + 1, key=_name)
 
     def size(self, number: int) -> int:
         """How many of the binlog's first bytes belong to the line."""
-        return self.leg(number).end_of(self.stretches[number].name, self.known(number).size)
+        return self.line_part(number).end_of(self.binlogs[number].name, self.known(number).size)
 
     def end(self, number: int) -> int:
-        """The end of the stretch's last whole transaction, as far as that is known."""
+        """The end of the binlog's last whole transaction, as far as that is known."""
         return min(self.size(number), self.known(number).transaction_end)
 
     def is_cut(self, number: int) -> bool:
         """Whether the binlog has bytes after those that belong to the line."""
-        cut = self.leg(number).cut
-        if cut is None or cut.binlog != self.stretches[number].name:
+        cut = self.line_part(number).cut
+        if cut is None or cut.binlog != self.binlogs[number].name:
             return False
         return self.size(number) < self.known(number).size
 
     def begin(self, number: int) -> int:
-        """Where the stretch's first transaction begins; the stretch's end if it has none."""
+        """Where the binlog's first transaction begins; the binlog's end if it has none."""
         for block in self.known(number).blocks:
             if block.first_offset is not None:
                 return min(block.first_offset, self.end(number))
@@ -200,9 +200,9 @@ class Route:
     def transactions(
         self, number: int, begin: int = 0, end: int | None = None
     ) -> Iterator[Transaction]:
-        """The transactions of a stretch that lie in [begin, end)."""
+        """The transactions of a binlog that lie in [begin, end)."""
         upto = self.size(number) if end is None else min(end, self.size(number))
-        name = self.stretches[number].name
+        name = self.binlogs[number].name
         for found in self.history.transactions(self.lineage(number), name, begin, upto):
             if found.end <= upto:
                 yield found
@@ -210,30 +210,30 @@ class Route:
     def searched(
         self, number: int, search: Search[Result], begin: int = 0, end: int | None = None
     ) -> Result:
-        """What a search finds in the transactions of a stretch that lie in [begin, end)."""
+        """What a search finds in the transactions of a binlog that lie in [begin, end)."""
         upto = self.size(number) if end is None else min(end, self.size(number))
-        name = self.stretches[number].name
+        name = self.binlogs[number].name
         return self.history.searched(self.lineage(number), name, begin, upto, search)
 
     def numbers_of(self, name: BinlogName, offset: int) -> list[int]:
-        """The stretches that have this offset of a binlog of this name."""
+        """The binlogs of this name that have this offset."""
         found = []
-        for number, stretch in enumerate(self.stretches):
-            if stretch.name != name:
+        for number, line_binlog in enumerate(self.binlogs):
+            if line_binlog.name != name:
                 continue
             if is_within(offset, self.shared(number, 0), self.size(number)):
                 found.append(number)
         return found
 
     def shared(self, number: int, start: int) -> int:
-        """How many first bytes of a stretch are also in a stretch before it, from `start` on."""
-        if number <= start or self.leg_numbers(number)[0] != number:
+        """How many first bytes of a binlog are also in a binlog before it, from `start` on."""
+        if number <= start or self.part_numbers(number)[0] != number:
             return 0
-        return self.leg(number).begin
+        return self.line_part(number).begin
 
     def is_repeated(self, number: int, first: int) -> Callable[[Transaction], bool]:
-        """A test whether a transaction of this stretch is also in a leg before, from `first` on."""
-        if self.stretches[number].leg == self.stretches[first].leg:
+        """A test whether a transaction of this binlog is also in a part before, from `first` on."""
+        if self.binlogs[number].line_part == self.binlogs[first].line_part:
             return lambda _: False
         shared = self.shared(number, first)
         before = self.repeated(number)
@@ -246,7 +246,7 @@ class Route:
         return repeated
 
     def newest_own_us(self, number: int, *, is_brief: bool = False) -> int | None:
-        """When the newest credible commit of a stretch was made that is in no leg before.
+        """When the newest credible commit of a binlog was made that is in no part before.
 
         None if it has none. What a server after a fail-over repeats has other times there.
         `is_brief`: as a cache says it.
@@ -254,7 +254,7 @@ class Route:
         known = self.brief(number) if is_brief else self.known(number)
         if known.reached_us is None:
             return None
-        is_first = self.stretches[number].leg == self.stretches[0].leg
+        is_first = self.binlogs[number].line_part == self.binlogs[0].line_part
         before = None if is_first else self.repeated(number)
         repeats = before is not None and before.touches(number, known.gtids_added)
         if not (repeats or self.shared(number, 0) or self.is_cut(number)):
@@ -268,27 +268,27 @@ class Route:
         return max(own, default=None)
 
     def repeated(self, number: int) -> ExecutedPart | None:
-        """What the leg of a stretch has in common with the stretches before that leg."""
-        first = self.leg_numbers(number)[0]
+        """What the part of a binlog has in common with the binlogs before that part."""
+        first = self.part_numbers(number)[0]
         if first not in self._repeated:
             self._repeated[first] = self._find_repeated(first)
         return self._repeated[first]
 
     def _find_repeated(self, first: int) -> ExecutedPart | None:
-        leg = self.stretches[first].leg
-        cut = self.line.legs[leg - 1].cut if leg else None
+        line_part = self.binlogs[first].line_part
+        cut = self.line.parts[line_part - 1].cut if line_part else None
         if cut is None or not first:
             return None
         if self.flavour == "mysql":
             gtids = parse(cut.gtid_set, "mysql")
             return MysqlPart(gtids) if gtids else None
-        if shared := self.leg(first).begin:
+        if shared := self.line_part(first).begin:
             return _UpTo(Spot(first, shared))
         before = self.known(first).gtids_before
         end = self.known(first - 1).gtids_after
         if (
-            self.stretches[first - 1].leg == leg - 1
-            and cut.binlog == self.stretches[first - 1].name
+            self.binlogs[first - 1].line_part == line_part - 1
+            and cut.binlog == self.binlogs[first - 1].name
         ):
             end = parse(cut.gtid_set, "mariadb") if cut.gtid_set else None
         if not isinstance(end, MariadbGtidList) or end == before:
@@ -301,34 +301,34 @@ class Route:
     def breaks(
         self, begin: int, end: int, *, is_brief: bool = False
     ) -> Iterator[tuple[int, str, str]]:
-        """The breaks just before the stretches after `begin` up to `end`.
+        """The breaks just before the binlogs after `begin` up to `end`.
 
-        Each as (number of the stretch, why, what is missing); "" if that is unknown. `is_brief`: as
+        Each as (number of the binlog, why, what is missing); "" if that is unknown. `is_brief`: as
         a cache says it, for those who apply nothing.
         """
         for number in range(begin + 1, end + 1):
-            stretch = self.stretches[number]
-            if why := stretch.broken or self._broken(number, is_brief=is_brief):
-                yield number, why, stretch.missing
+            line_binlog = self.binlogs[number]
+            if why := line_binlog.broken or self._broken(number, is_brief=is_brief):
+                yield number, why, line_binlog.missing
 
     def extent(self, first: int) -> Iterator[Interval]:
-        """The intervals of stretches, from this one on, between which nothing is missing."""
-        return extent(self.stretches, self._broken, first)
+        """The intervals of binlogs, from this one on, between which nothing is missing."""
+        return extent(self.binlogs, self._broken, first)
 
     def _broken(self, number: int, *, is_brief: bool = False) -> str:
-        """Why a stretch does not follow the one before, although their names do; "" if it does."""
+        """Why a binlog does not follow the one before, although their names do; "" if it does."""
         known = self.brief if is_brief else self.known
         before, after = known(number - 1), known(number)
-        if self.leg_numbers(number)[0] == number:
-            return cut_is_missing(self.leg(number - 1), before.name, before.size)
+        if self.part_numbers(number)[0] == number:
+            return cut_is_missing(self.line_part(number - 1), before.name, before.size)
         found = break_between(before, after)
         return found.text if found is not None else ""
 
     def is_unlogged_before(self, number: int) -> bool:
-        """Whether the source left rows out just before this stretch."""
-        leg = self.stretches[number].leg
-        if self.leg_numbers(number)[0] == number:
-            cut = self.line.legs[leg - 1].cut if leg else None
+        """Whether the source left rows out just before this binlog."""
+        line_part = self.binlogs[number].line_part
+        if self.part_numbers(number)[0] == number:
+            cut = self.line.parts[line_part - 1].cut if line_part else None
             return cut is not None and cut.unlogged
         one, other = self.brief(number - 1), self.brief(number)
         if one.rotated and other.started is None:  # a page of an older version
@@ -338,8 +338,8 @@ class Route:
     # Its GTIDs, and where a GTID set ends
 
     def adds(self, number: int) -> Gtids:
-        """The GTIDs that a stretch adds. Some of them may have been executed before it."""
-        cut = self.leg(number).cut
+        """The GTIDs that a binlog adds. Some of them may have been executed before it."""
+        cut = self.line_part(number).cut
         if not self.is_cut(number):
             return self.brief(number).gtids_added
         if cut is not None and cut.gtid_set:
@@ -347,18 +347,18 @@ class Route:
         return self.adds_before(number, self.size(number))
 
     def adds_before(self, number: int, offset: int) -> Gtids:
-        """The GTIDs that a stretch adds before an offset, found by reading it."""
+        """The GTIDs that a binlog adds before an offset, found by reading it."""
         return self.searched(number, _Gathered(self.flavour), 0, offset)
 
     def gtids_at(self, number: int, offset: int) -> Gtids | None:
         """See `gtids_at`."""
-        name = self.stretches[number].name
+        name = self.binlogs[number].name
         return gtids_at(self.history, self.lineage(number), name, offset)
 
     def gtids_from(self, number: int) -> Gtids | None:
-        """All GTIDs executed before this stretch, with those that it and all later ones add.
+        """All GTIDs executed before this binlog, with those that it and all later ones add.
 
-        None if the stretch does not say what was executed before it.
+        None if the binlog does not say what was executed before it.
         """
         before = self.known(number).gtids_before
         if before is None:
@@ -376,15 +376,15 @@ class Route:
         return everything
 
     def _unbroken_to(self, number: int) -> int:
-        """The last whole stretch of the leg to which GTIDs lead from this one without a break."""
-        last = self.leg_numbers(number)[-1] - (self.leg(number).cut is not None)
+        """The last whole binlog of the part to which GTIDs lead from this one without a break."""
+        last = self.part_numbers(number)[-1] - (self.line_part(number).cut is not None)
         if last <= number:
             return number
-        begin = self.stretches[number].name
+        begin = self.binlogs[number].name
         found = min(
             self.number_of(self.history.unbroken_to(self.lineage(number), begin), number), last
         )
-        is_whole = self.stretches[found].name.number - begin.number == found - number
+        is_whole = self.binlogs[found].name.number - begin.number == found - number
         with suppress(ArchiveError):
             if is_whole and self.brief(found).gtids_before is not None:
                 return found
@@ -400,7 +400,7 @@ class Route:
         return _executed(places_of(self, gtids))
 
     def executed_at(self, gtids: MariadbGtidList, place: Spot) -> "RouteExecuted | None":
-        """The same if the state is that at this stretch and offset; None if it is not."""
+        """The same if the state is that at this binlog and offset; None if it is not."""
         there, added = self.gtids_at(*place), self.added_gtids()
         if not isinstance(there, MariadbGtidList):
             return None
@@ -409,14 +409,14 @@ class Route:
         return _executed(places) if places is not None else None
 
     def _first_covered(self, have: GtidSet) -> int | None:
-        """The last stretch before which nothing came that is not in `have`; None if none.
+        """The last binlog before which nothing came that is not in `have`; None if none.
 
-        It is in the first leg that has more than that. In a later leg a transaction may come again,
-        with another commit time.
+        It is in the first part that has more than that. In a later part a transaction may come
+        again, with another commit time.
         """
         found: int | None = None
-        for numbers in self.by_leg():
-            cut = self.leg(numbers[0]).cut
+        for numbers in self.by_part():
+            cut = self.line_part(numbers[0]).cut
             past = bisect_left(numbers, x=True, key=lambda n: not self._is_covered(n, have))
             if past:
                 found = numbers[past - 1]
@@ -426,13 +426,13 @@ class Route:
         return found
 
     def _covers_cut(self, number: int, cut: Parent, have: GtidSet) -> bool:
-        """Whether a state has all before a cut, which is in this stretch if that is there.
+        """Whether a state has all before a cut, which is in this binlog if that is there.
 
         A cut without GTIDs does not say whether there were none: the bytes before it do.
         """
         if cut.gtid_set:
             return parse(cut.gtid_set, "mysql") <= have
-        if cut.binlog != self.stretches[number].name:
+        if cut.binlog != self.binlogs[number].name:
             return False
         return self.gtids_at(number, self.size(number)) == empty("mysql")
 
@@ -441,7 +441,7 @@ class Route:
         return isinstance(before, GtidSet) and before <= have
 
     def begins_after(self, number: int) -> Gtids | None:
-        """The GTIDs executed before a stretch; None if it does not say them.
+        """The GTIDs executed before a binlog; None if it does not say them.
 
         If it cannot be read, those at the end of the one before: a search is not ended by damage to
         what it passes. Raises ArchiveError if that cannot be read either.
@@ -449,7 +449,7 @@ class Route:
         try:
             return self.known(number).gtids_before
         except ArchiveError:
-            if number == self.leg_numbers(number)[0]:
+            if number == self.part_numbers(number)[0]:
                 raise
             return self.known(number - 1).gtids_after
 
@@ -458,8 +458,8 @@ class Route:
     def added_gtids(self) -> Sequence[AddedGtids]:
         """See `GtidLine`. From the same cache as `brief`; the entries that it lacks are read."""
         if not self._added:
-            for numbers in self._legs.values():
-                names = [self.stretches[number].name for number in numbers]
+            for numbers in self._line_parts.values():
+                names = [self.binlogs[number].name for number in numbers]
                 self.history.load(self.lineage(numbers[0]), names, is_brief=True)
             self._added = [self._added_by(number) for number in range(len(self))]
         return self._added
@@ -474,16 +474,16 @@ class Route:
 
     def leads_up(self, number: int) -> bool:
         """See `GtidLine`."""
-        if not number or self.stretches[number].broken:
+        if not number or self.binlogs[number].broken:
             return False
-        if self.leg_numbers(number)[0] == number:
+        if self.part_numbers(number)[0] == number:
             return True
         one, other = self.added_gtids()[number - 1 : number + 1]
         return other.before is None or joined(one.before, one.added) in (None, other.before)
 
     def gtid_list(self, number: int) -> MariadbGtidList | None:
         """See `GtidLine`."""
-        found = self.history.gtid_list(self.lineage(number), self.stretches[number].name)
+        found = self.history.gtid_list(self.lineage(number), self.binlogs[number].name)
         return found if isinstance(found, MariadbGtidList) else None
 
     def gtid_transactions(
@@ -507,7 +507,7 @@ class Route:
     def spot_text(self, number: int, offset: int) -> str:
         """See `GtidLine`."""
         if not offset:
-            return f"before {self.stretches[number].name}"
+            return f"before {self.binlogs[number].name}"
         return f"{self.place(number, min(offset, self.size(number)))}"
 
 
@@ -552,7 +552,7 @@ def gtids_at(history: BucketHistory, lineage: str, name: BinlogName, offset: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteExecuted:
-    """What a state has of a route: `part`, and the stretch where it continues.
+    """What a state has of a route: `part`, and the binlog where it continues.
 
     `start` is None if something that comes before the route was not executed. `places`: MariaDB's.
     """
@@ -566,8 +566,8 @@ def _executed(places: StatePlaces) -> RouteExecuted:
     return RouteExecuted(part=places.part, start=places.start, places=places)
 
 
-def _name(stretch: Stretch) -> BinlogName:
-    return stretch.name
+def _name(line_binlog: LineBinlog) -> BinlogName:
+    return line_binlog.name
 
 
 def _covers(gtids: Gtids, others: Gtids | None) -> bool:

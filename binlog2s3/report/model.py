@@ -11,7 +11,7 @@ from typing import Literal
 from binlog2s3 import __version__
 from binlog2s3.archive.documents import EntryRow
 from binlog2s3.archive.drills import Drill, DrillResult, UnreadDrill, last_of
-from binlog2s3.archive.history import Leg, line_of
+from binlog2s3.archive.history import LinePart, line_of
 from binlog2s3.archive.listing import LineageListing
 from binlog2s3.formatting import (
     count_text,
@@ -467,11 +467,11 @@ def _tracks(found: Looked, scale: _Scale) -> Iterator[Track]:
     history = status.history
     if history is not None:
         yield _reachable(history, status.latest, scale)
-    legs = _legs(found)
+    line_parts = _line_parts(found)
     if older := _older(len(found.lineages) - MOST_TRACKS, "list"):
         yield Track(name="Older lineages", note=older)
     for listed in found.lineages[-MOST_TRACKS:]:
-        yield _lineage_track(listed, found, legs, scale)
+        yield _lineage_track(listed, found, line_parts, scale)
     yield Track(
         name="Base backups",
         note="" if found.backups else "none is registered",
@@ -520,22 +520,24 @@ def _reachable(history: HistoryStatus, latest: datetime | None, scale: _Scale) -
     return Track(name=name, note=text, bars=tuple(scale.bar(earliest, latest, "archive", text)))
 
 
-def _legs(found: Looked) -> Sequence[Leg]:
-    """The legs of the current history; none if the current lineage cannot be read."""
+def _line_parts(found: Looked) -> Sequence[LinePart]:
+    """The parts of the current history; none if the current lineage cannot be read."""
     lineages = [one.lineage for one in found.lineages]
     current = found.status.lineage
     if current not in {one.id for one in lineages}:
         return ()
-    return line_of(lineages, current or "").legs
+    return line_of(lineages, current or "").parts
 
 
 def _lineage_track(
-    listed: LineageListing, found: Looked, legs: Sequence[Leg], scale: _Scale
+    listed: LineageListing, found: Looked, line_parts: Sequence[LinePart], scale: _Scale
 ) -> Track:
     lineage, id_ = listed.lineage, listed.lineage.id
-    at = next((number for number, leg in enumerate(legs) if leg.lineage.id == id_), None)
+    at = next(
+        (number for number, line_part in enumerate(line_parts) if line_part.lineage.id == id_), None
+    )
     kind: Kind = "left" if at is None else "kept"
-    runs = _runs(listed, _end_of(listed, found.status, legs, at))
+    runs = _runs(listed, _end_of(listed, found.status, line_parts, at))
     bars: list[Bar] = []
     marks: list[Mark] = []
     if lineage.floor is not None:
@@ -553,7 +555,7 @@ def _lineage_track(
     marks += _damage_marks(listed, scale)
     if lineage.parent is not None:
         marks += _join_mark(listed, scale)
-        if at and legs[at].missing:
+        if at and line_parts[at].missing:
             bars += _gap_bar(listed, found, scale)
     role = "in the current history" if at is not None else "not in the current history"
     role = "current" if listed.current else role
@@ -587,13 +589,13 @@ def _gap_bar(listed: LineageListing, found: Looked, scale: _Scale) -> Iterator[B
 
 
 def _end_of(
-    listed: LineageListing, status: Status, legs: Sequence[Leg], at: int | None
+    listed: LineageListing, status: Status, line_parts: Sequence[LinePart], at: int | None
 ) -> datetime | None:
     """Until when the end of a lineage, which no entry describes, is known to go."""
     if listed.current:
         return window_end(status)
-    if at is not None and at + 1 < len(legs) and not legs[at + 1].missing:
-        return legs[at + 1].lineage.first_binlog_time
+    if at is not None and at + 1 < len(line_parts) and not line_parts[at + 1].missing:
+        return line_parts[at + 1].lineage.first_binlog_time
     return None
 
 

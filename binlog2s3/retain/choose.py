@@ -237,8 +237,8 @@ def needs_of(
         begin = one.reach.begin
         if begin is None:
             continue
-        legs = line_of(lineages, one.reach.lineage).legs
-        ids = [leg.lineage.id for leg in legs]
+        line_parts = line_of(lineages, one.reach.lineage).parts
+        ids = [line_part.lineage.id for line_part in line_parts]
         first = ids.index(begin.lineage) if begin.lineage in ids else 0
         for id_ in ids[first:]:
             name = begin.binlog if id_ == begin.lineage else None

@@ -18,19 +18,25 @@ from binlog2s3.serve.model import ServedBinlog
 def archived(route: Route) -> list[ServedBinlog]:
     """The archived binlogs of a route."""
     found = []
-    for number, one in enumerate(route.stretches):
-        leg = route.leg(number)
-        is_first = route.leg_numbers(number)[0] == number
-        cut = leg.cut if leg.cut is not None and leg.cut.binlog == one.name else None
-        before = route.line.legs[one.leg - 1].cut if is_first and one.leg else None
+    for number, one in enumerate(route.binlogs):
+        line_part = route.line_part(number)
+        is_first = route.part_numbers(number)[0] == number
+        cut = (
+            line_part.cut
+            if line_part.cut is not None and line_part.cut.binlog == one.name
+            else None
+        )
+        before = route.line.parts[one.line_part - 1].cut if is_first and one.line_part else None
         found.append(
             ServedBinlog(
-                lineage=leg.lineage,
+                lineage=line_part.lineage,
                 name=one.name,
                 begin=route.shared(number, 0),
                 end=cut.offset if cut is not None else None,
                 broken=f"{one.broken}; missing: {one.missing}" if one.missing else one.broken,
-                joined=parse(before.gtid_set, leg.lineage.flavour) if before is not None else None,
+                joined=parse(before.gtid_set, line_part.lineage.flavour)
+                if before is not None
+                else None,
                 unlogged=before is not None and before.unlogged,
             )
         )
@@ -44,25 +50,25 @@ def first_open(
 
     Raises ArchiveError if it is damaged.
     """
-    leg = route.line.legs[-1]
+    line_part = route.line.parts[-1]
     last = binlogs[-1] if binlogs else None
-    is_same = last is not None and last.lineage.id == leg.lineage.id
-    name = last.name.next() if last is not None and is_same else leg.lineage.begin
+    is_same = last is not None and last.lineage.id == line_part.lineage.id
+    name = last.name.next() if last is not None and is_same else line_part.lineage.begin
     try:
-        catalog.binlog(leg.lineage, name)
+        catalog.binlog(line_part.lineage, name)
     except NoBinlogError:
         return None
     line = route.line
-    cut = line.legs[-2].cut if not is_same and len(line.legs) > 1 else None
-    why = why_gap(line, len(line.legs) - 1) if cut is not None and binlogs else ""
+    cut = line.parts[-2].cut if not is_same and len(line.parts) > 1 else None
+    why = why_gap(line, len(line.parts) - 1) if cut is not None and binlogs else ""
     return ServedBinlog(
-        lineage=leg.lineage,
+        lineage=line_part.lineage,
         name=name,
-        begin=leg.begin if binlogs and not is_same else 0,
+        begin=line_part.begin if binlogs and not is_same else 0,
         is_open=True,
-        broken=f"{why}; missing: {leg.missing}" if why else "",
+        broken=f"{why}; missing: {line_part.missing}" if why else "",
         unlogged=cut is not None and cut.unlogged,
-        joined=parse(cut.gtid_set, leg.lineage.flavour) if cut is not None else None,
+        joined=parse(cut.gtid_set, line_part.lineage.flavour) if cut is not None else None,
     )
 
 

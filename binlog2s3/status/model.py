@@ -1,8 +1,8 @@
 """The status of one stream at one moment: the value that every output shows. Pure.
 
-The daemon makes one every second or two from its `Vitals`, `from_bucket` makes one from the bucket
-alone. `status`, `/metrics`, `/health`, `status --check` and the writer's object in the bucket all
-show this value, so they cannot disagree.
+The daemon makes one every second or two from its `Measurements`, `from_bucket` makes one from the
+bucket alone. `status`, `/metrics`, `/health`, `status --check` and the writer's object in the
+bucket all show this value, so they cannot disagree.
 
 `document` is its form as JSON, for `status --json`, /status and the writer's object. It has every
 field; a reader ignores fields of newer versions. A Status that is read back is judged as it was
@@ -412,7 +412,7 @@ def urgency(status: Status) -> tuple[int, float, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
+class Measurements:
     """The daemon's measurements, which state and troubles follow from; ages in seconds.
 
     `source_silent`: since the source last answered its position (or the process started).
@@ -470,28 +470,28 @@ def latest_of(moments: Iterable[datetime | None], said_at: datetime) -> datetime
     return said_at if latest and not is_credible(us_of(latest), us_of(said_at)) else latest
 
 
-def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:
+def judge(measured: Measurements, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:
     """The troubles, and the state that follows from them. To be idle, or to catch up, is none."""
-    troubles = tuple(_troubles(vitals, timing))
-    return _state(vitals, {one.code: one.level for one in troubles}, timing), troubles
+    troubles = tuple(_troubles(measured, timing))
+    return _state(measured, {one.code: one.level for one in troubles}, timing), troubles
 
 
-def _state(vitals: Vitals, levels: Mapping[str, str], timing: Timing) -> State:
+def _state(measured: Measurements, levels: Mapping[str, str], timing: Timing) -> State:
     """The state; `levels` are those of the troubles, by their codes."""
-    silent = vitals.store_silent >= timing.store_failing_seconds
-    failing = "store" in levels and (silent or not vitals.store_takes)
+    silent = measured.store_silent >= timing.store_failing_seconds
+    failing = "store" in levels and (silent or not measured.store_takes)
     rules: tuple[tuple[object, State], ...] = (
-        (vitals.phase == "standby", "standby"),
-        (vitals.phase == "stopping", "stopped"),
+        (measured.phase == "standby", "standby"),
+        (measured.phase == "stopping", "stopped"),
         ("paused" in levels, "paused"),
         (failing or levels.get("heartbeat") == "critical", "store unreachable"),
         ("unlogged" in levels, "unlogged"),
-        (vitals.phase == "starting" and not vitals.source_error, "starting"),
+        (measured.phase == "starting" and not measured.source_error, "starting"),
         ("source" in levels, "source unreachable"),
-        (vitals.unread, "starting"),
+        (measured.unread, "starting"),
         ("critical" in (levels.get("stalled"), levels.get("stuck")), "stalled"),
-        (vitals.idle, "idle"),
-        (vitals.behind, "catching up"),
+        (measured.idle, "idle"),
+        (measured.behind, "catching up"),
     )
     return next((state for holds, state in rules if holds), "streaming")
 
@@ -501,76 +501,78 @@ def _trouble(code: str, since: float, limit: float, text: str, hint: str = "") -
     return Trouble(code=code, level=level, text=text, hint=hint)
 
 
-def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
-    if vitals.phase == "stopping":
+def _troubles(measured: Measurements, timing: Timing) -> Iterator[Trouble]:
+    if measured.phase == "stopping":
         yield _trouble("stopping", 0, 0, "the streamer is stopping")
-    elif vitals.phase == "starting" or (vitals.unread and vitals.phase == "running"):
-        text = f"not streaming yet, for {duration_text(vitals.phase_seconds)}"
-        failing = vitals.source_error or vitals.store_failing is not None
-        waits = failing and vitals.phase == "starting"
-        yield _trouble("starting", vitals.phase_seconds, 0 if waits else timing.start_seconds, text)
-    if vitals.source_error or vitals.source_silent >= timing.source_seconds:
-        what = vitals.source_error or "the source does not answer"
-        text = f"{what} (for {duration_text(vitals.source_silent)})"
-        since, hint = vitals.source_silent, vitals.source_hint
-        if vitals.unlogged:
+    elif measured.phase == "starting" or (measured.unread and measured.phase == "running"):
+        text = f"not streaming yet, for {duration_text(measured.phase_seconds)}"
+        failing = measured.source_error or measured.store_failing is not None
+        waits = failing and measured.phase == "starting"
+        yield _trouble(
+            "starting", measured.phase_seconds, 0 if waits else timing.start_seconds, text
+        )
+    if measured.source_error or measured.source_silent >= timing.source_seconds:
+        what = measured.source_error or "the source does not answer"
+        text = f"{what} (for {duration_text(measured.source_silent)})"
+        since, hint = measured.source_silent, measured.source_hint
+        if measured.unlogged:
             yield _trouble("unlogged", 0, 0, text, hint)
         else:
             yield _trouble("source", since, timing.source_seconds, text, hint)
-    elif vitals.child_gone >= timing.soon_seconds or vitals.never_ran:
-        why = f": {vitals.child_error}" if vitals.child_error else ""
-        text = f"mysqlbinlog has not been running for {duration_text(vitals.child_gone)}{why}"
-        limit = 0 if vitals.never_ran else timing.source_seconds
-        yield _trouble("source", vitals.child_gone, limit, text)
-    yield from _store_troubles(vitals, timing)
-    if vitals.planted:
+    elif measured.child_gone >= timing.soon_seconds or measured.never_ran:
+        why = f": {measured.child_error}" if measured.child_error else ""
+        text = f"mysqlbinlog has not been running for {duration_text(measured.child_gone)}{why}"
+        limit = 0 if measured.never_ran else timing.source_seconds
+        yield _trouble("source", measured.child_gone, limit, text)
+    yield from _store_troubles(measured, timing)
+    if measured.planted:
         text = (
-            f"somebody wrote under {len(vitals.planted)} keys of the archive before the streamer "
-            f"did, for example {vitals.planted[0]}"
+            f"somebody wrote under {len(measured.planted)} keys of the archive before the streamer "
+            f"did, for example {measured.planted[0]}"
         )
         hint = "who has keys of this bucket? The log names the versions: docs/guides/bucket.md"
         yield _trouble("planted", 0, 1, text, hint)
-    if vitals.unsaved_bytes:
-        text = f"the bucket may not have {vitals.unsaved_bytes} bytes that are in this spool"
+    if measured.unsaved_bytes:
+        text = f"the bucket may not have {measured.unsaved_bytes} bytes that are in this spool"
         hint = "the writer reads them from the source; if the source has lost them, restart this "
         hint += "streamer with --take-over, which uploads them"
-        yield _trouble("unsaved", int(vitals.may_be_last_copy), 1, text, hint)
-    if vitals.paused is not None:
+        yield _trouble("unsaved", int(measured.may_be_last_copy), 1, text, hint)
+    if measured.paused is not None:
         text = "the spool is full: nothing is read from the source"
         hint = "reading continues when there is space; the source keeps its binlogs meanwhile"
-        yield _trouble("paused", vitals.paused, timing.paused_seconds, text, hint)
-    unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
-    if vitals.read_idle >= timing.soon_seconds and not unheard:
-        idle = duration_text(vitals.read_idle)
+        yield _trouble("paused", measured.paused, timing.paused_seconds, text, hint)
+    unheard = measured.source_error or measured.source_silent >= timing.source_seconds
+    if measured.read_idle >= timing.soon_seconds and not unheard:
+        idle = duration_text(measured.read_idle)
         text = f"the source has more to read, but nothing has come for {idle}"
-        yield _trouble("stalled", vitals.read_idle, timing.stall_seconds, text)
-    if vitals.loop_idle >= timing.soon_seconds:
-        text = f"the streamer's main loop has not run for {duration_text(vitals.loop_idle)}"
+        yield _trouble("stalled", measured.read_idle, timing.stall_seconds, text)
+    if measured.loop_idle >= timing.soon_seconds:
+        text = f"the streamer's main loop has not run for {duration_text(measured.loop_idle)}"
         hint = "check whether the spool's disk hangs"
-        yield _trouble("stuck", vitals.loop_idle, timing.loop_seconds, text, hint)
+        yield _trouble("stuck", measured.loop_idle, timing.loop_seconds, text, hint)
 
 
-def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
-    failing = vitals.store_failing or 0.0
-    waits = vitals.phase == "starting" and vitals.store_failing is not None
+def _store_troubles(measured: Measurements, timing: Timing) -> Iterator[Trouble]:
+    failing = measured.store_failing or 0.0
+    waits = measured.phase == "starting" and measured.store_failing is not None
     if failing >= timing.soon_seconds or waits:
-        text = f"{vitals.store_error} (for {duration_text(failing)})"
+        text = f"{measured.store_error} (for {duration_text(failing)})"
         # a request that times out fails only after it has been silent for long
-        silent = vitals.store_silent + timing.store_failing_seconds - timing.store_silent_seconds
+        silent = measured.store_silent + timing.store_failing_seconds - timing.store_silent_seconds
         since = max(failing, silent)
-        yield _trouble("store", since, timing.store_failing_seconds, text, vitals.store_hint)
-    elif vitals.store_silent >= timing.store_failing_seconds:
-        silent_for = duration_text(vitals.store_silent)
+        yield _trouble("store", since, timing.store_failing_seconds, text, measured.store_hint)
+    elif measured.store_silent >= timing.store_failing_seconds:
+        silent_for = duration_text(measured.store_silent)
         text = f"nothing has become durable for {silent_for}, although uploads are due"
         hint = "check the network connection to the endpoint, and its bandwidth"
-        yield _trouble("store", vitals.store_silent, timing.store_silent_seconds, text, hint)
-    if vitals.clean_up_error:
-        text = f"leftovers in the bucket are not deleted: {vitals.clean_up_error}"
+        yield _trouble("store", measured.store_silent, timing.store_silent_seconds, text, hint)
+    if measured.clean_up_error:
+        text = f"leftovers in the bucket are not deleted: {measured.clean_up_error}"
         hint = "they do no harm but take space; allow s3:DeleteObject and s3:AbortMultipartUpload"
         yield _trouble("clean-up", 0, 1, text, hint)
-    if vitals.beat_late > 0:
-        text = f"the heartbeat in the bucket was due {duration_text(vitals.beat_late)} ago"
-        yield _trouble("heartbeat", vitals.beat_late, timing.heartbeat_slack_seconds, text)
+    if measured.beat_late > 0:
+        text = f"the heartbeat in the bucket was due {duration_text(measured.beat_late)} ago"
+        yield _trouble("heartbeat", measured.beat_late, timing.heartbeat_slack_seconds, text)
 
 
 # History
@@ -596,9 +598,9 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
             )
     earliest = None
     if current in by_id:
-        legs = line_of([*by_id.values()], current).legs
-        after_gaps = [leg for leg in legs if leg.missing]
-        earliest = (after_gaps or legs[:1])[-1].lineage.first_binlog_time
+        line_parts = line_of([*by_id.values()], current).parts
+        after_gaps = [line_part for line_part in line_parts if line_part.missing]
+        earliest = (after_gaps or line_parts[:1])[-1].lineage.first_binlog_time
     return HistoryStatus(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
 
 

@@ -13,10 +13,10 @@ from binlog2s3.archive.history import (
     MissingBinlogs,
     cut_is_missing,
     extent,
+    line_binlogs,
     line_of,
     missing_binlogs,
     origin_of,
-    stretches,
 )
 from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
@@ -87,23 +87,23 @@ class Extent:
             found = self.contents[id_].names
             return [name for name in found if name <= upto] if id_ == self.current else found
 
-        binlogs = [*stretches(line, names, self._is_next)]
-        if not binlogs or binlogs[-1].leg < len(line.legs) - 1:
+        binlogs = [*line_binlogs(line, names, self._is_next)]
+        if not binlogs or binlogs[-1].line_part < len(line.parts) - 1:
             return None
         before = {(id_, name) for id_ in self.lineages for name, _ in self._breaks(id_)}
 
         def broken(number: int) -> str:
             one, other = binlogs[number - 1 : number + 1]
-            leg = line.legs[one.leg]
-            if one.leg != other.leg:
-                size = self.contents[leg.lineage.id].size(one.name)
-                return cut_is_missing(leg, one.name, size)
-            return "something is missing" if (leg.lineage.id, other.name) in before else ""
+            line_part = line.parts[one.line_part]
+            if one.line_part != other.line_part:
+                size = self.contents[line_part.lineage.id].size(one.name)
+                return cut_is_missing(line_part, one.name, size)
+            return "something is missing" if (line_part.lineage.id, other.name) in before else ""
 
         *_, last = extent(binlogs, broken)
-        leg = binlogs[last.first].leg
-        inside = (one for one in binlogs[last.first :] if one.leg == leg)
-        return line.legs[leg].lineage, [one.name for one in inside]
+        line_part = binlogs[last.first].line_part
+        inside = (one for one in binlogs[last.first :] if one.line_part == line_part)
+        return line.parts[line_part].lineage, [one.name for one in inside]
 
     def _is_next(self, id_: str, one: BinlogName, other: BinlogName) -> bool:
         """Whether nothing is missing between two binlogs; what was not listed counts as present."""

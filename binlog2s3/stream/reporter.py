@@ -38,6 +38,7 @@ from binlog2s3.status.model import (
     DrillStatus,
     HistoryStatus,
     Lag,
+    Measurements,
     Phase,
     Purge,
     SourceStatus,
@@ -45,7 +46,6 @@ from binlog2s3.status.model import (
     Status,
     StoreStatus,
     Totals,
-    Vitals,
     backups_of,
     drill_of,
     history_of,
@@ -57,7 +57,7 @@ from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import SourceState, Watch
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.tracking import Tracking
-from binlog2s3.stream.uploader import Stock, Uploader, least
+from binlog2s3.stream.uploader import Uploader, Uploading, least
 from binlog2s3.stream.waiting import Stop
 from binlog2s3.stream.writer import Writer
 
@@ -111,10 +111,10 @@ class Reporter:
 
     def _note_work(self, now: float) -> None:
         """Note since when there is something to upload, and when the last request succeeded."""
-        stock, counts = self._uploads.stock, self._uploads.counts
+        uploading, counts = self._uploads.uploading, self._uploads.counts
         if counts.acts != self._acts:
             self._acts, self._act_at = counts.acts, now
-        self._work_since = (self._work_since or now) if _due(stock) else None
+        self._work_since = (self._work_since or now) if _due(uploading) else None
 
     @property
     def phase(self) -> Phase:
@@ -123,7 +123,7 @@ class Reporter:
             return "standby"
         return "stopping" if self._stop.event.is_set() else "running"
 
-    def vitals(self) -> Vitals:
+    def measured(self) -> Measurements:
         """The measurements that state and troubles follow from."""
         now, source_state = self._clock(), self._watch.source_state
         at, reached = source_state.position, self._runs.reached()
@@ -137,18 +137,18 @@ class Reporter:
             self._running_at = now
         self._has_run |= self._runs.run is not None or self._runs.restarts > 0
         self._note_work(now)
-        stock, counts = self._uploads.stock, self._uploads.counts
+        uploading, counts = self._uploads.uploading, self._uploads.counts
         child_error = self._runs.last_error
-        due = _due(stock)
+        due = _due(uploading)
         silent = self._since(now, self._work_since, self._act_at)
-        job = stock.failing if stock else None
+        job = uploading.failing if uploading else None
         failing = least([job.since if job else None, counts.retried.failing_since])
         _, error, hint = counts.last_error
         if job is not None and job.since == failing:
             error, hint = job.error, job.hint
         beaten = self._writer.beaten_at
         interval = self._config.stream.heartbeat_interval
-        return Vitals(
+        return Measurements(
             phase=self.phase,
             phase_seconds=now - self._began,
             paused=self._since(now, self._paused_since, self._act_at) if paused else None,
@@ -194,23 +194,23 @@ class Reporter:
 
     def status(self) -> Status:
         """The status at this moment."""
-        now, source_state, stock, config = (
+        now, source_state, uploading, config = (
             self._clock(),
             self._watch.source_state,
-            self._uploads.stock,
+            self._uploads.uploading,
             self._config,
         )
-        state, troubles = judge(self.vitals(), config.timing)
+        state, troubles = judge(self.measured(), config.timing)
         coverage = self._tracking.newest
         durable = coverage.durable if coverage is not None and coverage.grows else None
         named = coverage.lineage.id if coverage is not None else None
         covered = self._writer.furthest_covered(named, self._tracking.covered_until(coverage))
-        lag = self._lag(now, source_state, stock, durable, covered)
+        lag = self._lag(now, source_state, uploading, durable, covered)
         me = self._writer.me
         moment, text, _ = self._uploads.counts.last_error
         child, run, source = self._runs, self._runs.run, self._source(now, source_state)
         paused, room = child.pressure.paused, child.pressure.room
-        newest, at = stock.newest_commit_us if stock else None, datetime.now(UTC)
+        newest, at = uploading.newest_commit_us if uploading else None, datetime.now(UTC)
         return Status(
             source=config.stream.source,
             target=config.target,
@@ -228,7 +228,7 @@ class Reporter:
             lag=lag,
             flush_interval=self._uploads.pace.flush_interval,
             spool=self._spool(room, paused=paused) if room is not None else None,
-            uploads=stock.uploads if stock else None,
+            uploads=uploading.uploads if uploading else None,
             child=ChildStatus(
                 pid=run.child.pid if run is not None else None,
                 restarts=child.restarts,
@@ -241,7 +241,7 @@ class Reporter:
                 last_error_at=moment,
                 errors=self._uploads.counts.failures,
             ),
-            totals=self._totals() if stock else None,
+            totals=self._totals() if uploading else None,
             purge=self._purge(source_state, lag),
             history=self._history,
             backups=self._backups,
@@ -289,7 +289,7 @@ class Reporter:
         self,
         now: float,
         source_state: SourceState,
-        stock: Stock | None,
+        uploading: Uploading | None,
         durable: Position | None,
         covered: datetime | None,
     ) -> Lag:
@@ -305,7 +305,7 @@ class Reporter:
         there = datetime.now(UTC)
         if at is not None:
             there = at.asked_at + timedelta(seconds=now - source_state.position_at)
-        oldest = stock.oldest_commit_us if stock is not None else None
+        oldest = uploading.oldest_commit_us if uploading is not None else None
         here = durable.place if durable is not None else None
         all_durable = (
             at is not None
@@ -427,6 +427,10 @@ def position_of(source_state: SourceState) -> Position | None:
     return Position(binlog=at.place.binlog, offset=at.place.offset, gtid_set=at.gtid_set)
 
 
-def _due(stock: Stock | None) -> int:
+def _due(uploading: Uploading | None) -> int:
     """Greater than 0 if there is something to upload."""
-    return stock.uploads.unsaved_bytes + stock.uploads.closed_binlogs if stock is not None else 0
+    return (
+        uploading.uploads.unsaved_bytes + uploading.uploads.closed_binlogs
+        if uploading is not None
+        else 0
+    )

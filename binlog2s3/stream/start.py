@@ -39,7 +39,7 @@ from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog
 from binlog2s3.server.login import resolve
-from binlog2s3.status.model import SourceStatus, Status, Vitals, judge, writer_status
+from binlog2s3.status.model import Measurements, SourceStatus, Status, judge, writer_status
 from binlog2s3.store.requests import crc64_of
 from binlog2s3.store.s3 import FileSlice, MendableError, Store
 from binlog2s3.stream.archive_end import archive_end, from_bucket, known_end_of_archive
@@ -547,8 +547,8 @@ class Startup:
     def status(self) -> Status:
         """The status until the stream begins: how long it has been starting, what it waits for."""
         now, standing = time.monotonic(), self._standing()
-        vitals = self._vitals(now, standing)
-        state, troubles = judge(vitals, self._config.timing)
+        measured = self._vitals(now, standing)
+        state, troubles = judge(measured, self._config.timing)
         return Status(
             source=self._spool.source,
             target=self._spool.target,
@@ -560,7 +560,7 @@ class Startup:
             standbys=(standing.status,) if standing is not None else None,
             server=SourceStatus(
                 uuid=standing.source.uuid if standing is not None else "",
-                error=vitals.source_error,
+                error=measured.source_error,
             ),
             flush_interval=self._config.stream.flush_interval,
         )
@@ -570,13 +570,13 @@ class Startup:
         standby = self._standby
         return standby if standby is not None and standby.is_standing else None
 
-    def _vitals(self, now: float, standing: StandbyLoop | None) -> Vitals:
+    def _vitals(self, now: float, standing: StandbyLoop | None) -> Measurements:
         error, silent_since, failing = self._source_error, self._began, self._store_error
         if standing is not None:
             error, silent_since = standing.source.error, standing.source.silent_since
             failing = standing.store_error
         since, failed = failing or (now, None)
-        return Vitals(
+        return Measurements(
             phase="starting" if standing is None else "standby",
             phase_seconds=now - self._began,
             source_error=str(error or ""),

@@ -161,7 +161,7 @@ class LiveKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
+class Uploading:
     """What the loop has counted, at one moment.
 
     `failing`: the request that is longest without success, None if none fails. `oldest_commit_us`:
@@ -197,8 +197,8 @@ class Uploader:
     interval of 0 nothing is uploaded as chunks. `bodies` is the same store for what sends bytes of
     binlogs: it does not repeat them, the uploader decides when they go again. `plants` looks for
     what somebody put there before. `foreign` are the keys that were logged already because they are
-    not of our format. `counts` says what was done; `stock` what is on its way, counted about once a
-    second; `round_at` is when `step` was last called.
+    not of our format. `counts` says what was done; `uploading` what is on its way, counted about
+    once a second; `round_at` is when `step` was last called.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class Uploader:
         self.counts = Counts() if timings is None else Counts(timings=timings)
         self.plants = Plants(catalog)
         self._without_entry: dict[Coverage, BinlogName] = {}  # the first one, by history
-        self.stock: Stock | None = None
+        self.uploading: Uploading | None = None
         self.round_at = clock()
 
     def open(self, coverage: Coverage, empty_from: BinlogName | None = None) -> None:
@@ -386,12 +386,12 @@ class Uploader:
         for job in self._jobs.values():
             job.flushed_at = -math.inf
 
-    def count(self) -> Stock:
+    def count(self) -> Uploading:
         """Count what is on its way."""
         jobs = self.jobs
         parts = PutPart | CopyPart | PutChunk
         commits = [job.track.commits for job in jobs]
-        return Stock(
+        return Uploading(
             uploads=UploadStatus(
                 binlogs=len(jobs),
                 closed_binlogs=self.pending,
@@ -415,8 +415,8 @@ class Uploader:
         self.round_at = now = self._clock()
         if now < self._count_at:
             return
-        self.stock = self.count()
-        self._newest_commit_us = self.stock.newest_commit_us  # also of a binlog that is dropped
+        self.uploading = self.count()
+        self._newest_commit_us = self.uploading.newest_commit_us  # also of a binlog that is dropped
         self._count_at = self._clock() + _COUNT_SECONDS
 
     def try_again(self) -> None:

@@ -21,8 +21,8 @@ from binlog2s3.archive.history import (
     _barrier,
     gtids_break,
     is_unlogged_between,
+    line_binlogs,
     missing_binlogs,
-    stretches,
 )
 from binlog2s3.archive.reader import Readable, _Reading
 from binlog2s3.archive.reading import BinlogReading
@@ -825,7 +825,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A recovery crosses no place where a binlog is missing.",
         ("tests/unit/recover/test_plan.py::test_a_binlog_that_is_not_there_breaks_history",),
-        ((stretches, always(choice(3, of=4))),),
+        ((line_binlogs, always(choice(3, of=4))),),
     ),
     Mutant(
         "dead-branch-refused",

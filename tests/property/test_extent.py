@@ -231,7 +231,7 @@ class Oracle:
 
     def _steps(self) -> Iterator[Step]:
         begun, seen = False, set[int]()
-        for branch, cut in self.legs():
+        for branch, cut in self.parts():
             parent = self._put.lineages[branch].parent
             first = self._put.kept[branch][0].file
             if parent is not None and parent.unlogged:
@@ -272,14 +272,14 @@ class Oracle:
         is_begun = any(kept.size for kept in self._put.kept[-1])
         return is_begun and all(step.is_there for step in inside)
 
-    def legs(self) -> Sequence[tuple[int, Parent | None]]:
+    def line_parts(self) -> Sequence[tuple[int, Parent | None]]:
         branch, cut = len(self._put.lineages) - 1, None
-        legs: list[tuple[int, Parent | None]] = []
+        line_parts: list[tuple[int, Parent | None]] = []
         while True:
-            legs.insert(0, (branch, cut))
+            line_parts.insert(0, (branch, cut))
             cut = self._put.lineages[branch].parent
             if cut is None or cut.join == "unknown" or branch == self._first:
-                return legs
+                return line_parts
             branch = next(n for n, o in enumerate(self._put.lineages) if o.id == cut.lineage)
 
     def count(self, file: File, upto: int) -> int:

@@ -259,7 +259,7 @@ def test_what_is_skipped_is_all_that_lacks(model: Model, data: st.DataObject) ->
 def test_any_part_of_the_history_is_brought_to_the_values_of_the_source(
     model: Model, data: st.DataObject
 ) -> None:
-    """Whatever a server has of it, in whatever legs: it is refused, or its rows are the source's.
+    """Whatever a server has of it, in whatever parts: it is refused, or its rows are the source's.
 
     A server that has a beginning is never refused for a hole.
     """

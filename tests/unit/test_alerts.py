@@ -18,7 +18,7 @@ from binlog2s3.serve.status import applications
 from binlog2s3.status import http as endpoint
 from binlog2s3.status import model as status
 from binlog2s3.status.metrics import METRICS, PROCESS_METRICS
-from binlog2s3.status.model import Vitals, judge
+from binlog2s3.status.model import Measurements, judge
 from tests.unit.serve.test_ask import STATUS_OF
 from tests.unit.status.test_metrics import FULL, OWN, render
 from tests.unit.test_docs import page, rows
@@ -370,8 +370,8 @@ def critical(code: str, seconds: float, reading: str) -> bool:
     """Whether the trouble is, when that reading is so high."""
     phase = "starting" if code == "starting" else "running"
     error = "down" if code == "source" else ""
-    vitals = Vitals(phase=phase, source_error=error, **{reading: seconds})  # type: ignore[arg-type]
-    levels = {trouble.code: trouble.level for trouble in judge(vitals)[1]}
+    measured = Measurements(phase=phase, source_error=error, **{reading: seconds})  # type: ignore[arg-type]
+    levels = {trouble.code: trouble.level for trouble in judge(measured)[1]}
     return levels.get(code) == "critical"
 
 

@@ -32,11 +32,11 @@ _BLOCKS_MORE = 8
 """What is known of a binlog takes as much as this number of blocks, besides its blocks."""
 
 _Held = tuple[GtidSet, GtidSet | None]
-"""All GTIDs executed up to the cut of a leg, and those executed before its first binlog."""
+"""All GTIDs executed up to the cut of a part, and those executed before its first binlog."""
 
 
 class SearchedHistory:
-    """The binlogs of one history, and which of their transactions an earlier leg already has."""
+    """The binlogs of one history, and which of their transactions an earlier part already has."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SearchedHistory:
         self._held = cache(self._find_held)
 
     def known(self, number: int) -> Facts:
-        """A stretch's binlog with what is needed to read it. What was asked for last is kept."""
+        """A binlog with what is needed to read it. What was asked for last is kept."""
         known = self.route.known(number)
         if number not in self._kept:
             self._kept[number] = len(known.blocks) + _BLOCKS_MORE
@@ -72,7 +72,7 @@ class SearchedHistory:
         return known
 
     def load(self, numbers: Sequence[int]) -> None:
-        """Read the entries of these stretches, several at a time."""
+        """Read the entries of these binlogs, several at a time."""
         wanted: dict[str, list[BinlogName]] = {}
         for number in numbers:
             lineage, name = self._key(number)
@@ -81,33 +81,37 @@ class SearchedHistory:
             self._snapshot.load(lineage, names)
 
     def _key(self, number: int) -> BinlogId:
-        return self.route.lineage(number), self.route.stretches[number].name
+        return self.route.lineage(number), self.route.binlogs[number].name
 
     def size(self, number: int) -> int:
-        """The bytes of a stretch's binlog that belong to this history, by the listing."""
-        name = self.route.stretches[number].name
-        leg = self.route.leg(number)
-        size = self._snapshot.size(leg.lineage.id, name)
-        return size if self.alone else leg.end_of(name, size)
+        """The bytes of a binlog that belong to this history, by the listing."""
+        name = self.route.binlogs[number].name
+        line_part = self.route.line_part(number)
+        size = self._snapshot.size(line_part.lineage.id, name)
+        return size if self.alone else line_part.end_of(name, size)
 
     def end(self, number: int, known: Facts) -> int:
         """The bytes of a binlog that belong to this history, by its entry or its bytes."""
-        return known.size if self.alone else self.route.leg(number).end_of(known.name, known.size)
+        return (
+            known.size
+            if self.alone
+            else self.route.line_part(number).end_of(known.name, known.size)
+        )
 
     def spans(self, number: int) -> list[Span]:
-        """The spans of a stretch that have to be searched."""
+        """The spans of a binlog that have to be searched."""
         known = self.known(number)
         return spans_of(known, min(self.end(number, known), known.transaction_end))
 
     def duplicates(self, number: int) -> Callable[[Transaction], bool]:
-        """A test whether an earlier leg already has a transaction of this stretch."""
-        leg = self.route.stretches[number].leg
-        if self.alone or leg == 0:
+        """A test whether an earlier part already has a transaction of this binlog."""
+        line_part = self.route.binlogs[number].line_part
+        if self.alone or line_part == 0:
             return lambda _: False
         if self.route.flavour == "mariadb":
             return self._mariadb_duplicates(number)
-        before = list(filter(None, map(self._held, range(leg))))
-        shared = self.route.leg(number).begin if self._is_shared(number) else 0
+        before = list(filter(None, map(self._held, range(line_part))))
+        shared = self.route.line_part(number).begin if self._is_shared(number) else 0
 
         def double(one: Transaction) -> bool:
             gtid = one.gtid
@@ -121,11 +125,11 @@ class SearchedHistory:
         return double
 
     def _mariadb_duplicates(self, number: int) -> Callable[[Transaction], bool]:
-        """The same for MariaDB: by the place where the leg begins to have more than those before.
+        """The same for MariaDB: by the place where the part begins to have more than those before.
 
-        What was executed before the first binlog of the legs before has no copy there.
+        What was executed before the first binlog of the parts before has no copy there.
         """
-        first = self.route.leg_numbers(number)[0]
+        first = self.route.part_numbers(number)[0]
         try:
             repeated = self.route.repeated(number) if self._is_whole(first) else None
             since = self._since(first) if repeated is not None else {}
@@ -141,35 +145,35 @@ class SearchedHistory:
         return double
 
     def _is_whole(self, first: int) -> bool:
-        """Whether the leg before the one that begins with this stretch has no gaps."""
+        """Whether the part before the one that begins with this binlog has no gaps."""
         return first > 0 and not any(
-            self.route.stretches[n].broken for n in self.route.leg_numbers(first - 1)[1:]
+            self.route.binlogs[n].broken for n in self.route.part_numbers(first - 1)[1:]
         )
 
     def _since(self, first: int) -> Mapping[int, int]:
-        """Up to where a leg repeats what came before the oldest stretch, by domain."""
+        """Up to where a part repeats what came before the oldest binlog, by domain."""
         before = self.route.known(0).gtids_before
         if not isinstance(before, MariadbGtidList) or not before:
             return {}
         return repeated_upto(self.route.transactions(first), before)
 
     def _is_shared(self, number: int) -> bool:
-        """Whether it is the first of its leg, and the leg before has a binlog of the same name."""
+        """Whether it is the first of its part, and the part before has one of its name."""
         if number == 0:
             return False
-        before, one = self.route.stretches[number - 1 : number + 1]
-        return before.leg != one.leg and before.name == one.name
+        before, one = self.route.binlogs[number - 1 : number + 1]
+        return before.line_part != one.line_part and before.name == one.name
 
-    def _find_held(self, leg: int) -> "_Held | None":
-        """GTIDs of a leg: all up to its cut, and those executed before its first binlog.
+    def _find_held(self, line_part: int) -> "_Held | None":
+        """GTIDs of a part: all up to its cut, and those executed before its first binlog.
 
-        None if the leg has gaps: a later leg may have what is missing in it.
+        None if the part has gaps: a later part may have what is missing in it.
         """
-        cut = self.route.line.legs[leg].cut
-        numbers = [n for n, one in enumerate(self.route.stretches) if one.leg == leg]
+        cut = self.route.line.parts[line_part].cut
+        numbers = [n for n, one in enumerate(self.route.binlogs) if one.line_part == line_part]
         if cut is None or not cut.gtid_set or not numbers:
             return None
-        if any(self.route.stretches[n].broken for n in numbers[1:]):
+        if any(self.route.binlogs[n].broken for n in numbers[1:]):
             return None
         try:
             before = self.route.known(numbers[0]).gtids_before
@@ -199,7 +203,7 @@ class OtherPhases:
         self._line = line
         self._blocks = blocks
         self._numbers: dict[BinlogId, int] = {
-            (line.route.leg(number).lineage.id, line.route.stretches[number].name): number
+            (line.route.line_part(number).lineage.id, line.route.binlogs[number].name): number
             for number in line.numbers
         }
         self._searched = frozenset(line.numbers)
@@ -240,7 +244,7 @@ class OtherPhases:
             yield from ((number, one) for one in (spans if forward else reversed(spans)))
             later = number + 1 if forward else number
             number += 1 if forward else -1
-            if number not in self._searched or self._line.route.stretches[later].broken:
+            if number not in self._searched or self._line.route.binlogs[later].broken:
                 return
             try:
                 spans = self._line.spans(number)

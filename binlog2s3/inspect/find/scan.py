@@ -95,9 +95,9 @@ class TransactionSearch:
         lines = self._lines()
         self.stats.of_size = sum(line.size(n) for line in lines for n in line.numbers)
         found = 0
-        left = {line.route.line.legs[-1].lineage.flavour: _count(line.named) for line in lines}
+        left = {line.route.line.parts[-1].lineage.flavour: _count(line.named) for line in lines}
         for line in lines:
-            flavour = line.route.line.legs[-1].lineage.flavour
+            flavour = line.route.line.parts[-1].lineage.flavour
             with closing(self._in_line(line)) as hits:
                 for hit in hits:
                     yield hit
@@ -124,9 +124,9 @@ class TransactionSearch:
 
     def _line(self, tip: str, *, alone: bool = False) -> SearchedHistory:
         route = Route(self._snapshot, tip)
-        last = len(route.line.legs) - 1
-        flavour = route.line.legs[-1].lineage.flavour
-        numbers = [n for n, one in enumerate(route.stretches) if not alone or one.leg == last]
+        last = len(route.line.parts) - 1
+        flavour = route.line.parts[-1].lineage.flavour
+        numbers = [n for n, one in enumerate(route.binlogs) if not alone or one.line_part == last]
         if self._query.since is not None:
             first = _number_of(route, numbers, self._query.since)
             numbers = [one for one in numbers if one >= first]
@@ -225,7 +225,7 @@ class TransactionSearch:
 
     def _begin(self, line: SearchedHistory) -> None:
         """Give the warnings that come before the first binlog."""
-        tip = line.route.line.legs[-1].lineage.id
+        tip = line.route.line.parts[-1].lineage.id
         self.stats.lineages += (tip,)
         if tip == self._snapshot.current:
             self.stats.covered_us = self._snapshot.covered_us
@@ -254,8 +254,11 @@ class TransactionSearch:
         try:
             known = line.known(number)
         except ArchiveError as error:
-            stretch, lineage = line.route.stretches[number], line.route.leg(number).lineage.id
-            yield partial(self._warn, f"not searched: {stretch.name} of {lineage}: {error}")
+            line_binlog, lineage = (
+                line.route.binlogs[number],
+                line.route.line_part(number).lineage.id,
+            )
+            yield partial(self._warn, f"not searched: {line_binlog.name} of {lineage}: {error}")
             yield partial(self._lose, size)
             return
         yield from self._problems_of_snapshot()
@@ -296,12 +299,12 @@ class TransactionSearch:
         return keep
 
     def _is_wanted(self, line: SearchedHistory, number: int) -> bool:
-        """Whether a stretch can have matches, by its page if it has one: that costs no request.
+        """Whether a binlog can have matches, by its page if it has one: that costs no request.
 
         True where nothing is excluded, or its page cannot tell.
         """
         at = self._query.at
-        if at is not None and line.route.stretches[number].name != at.binlog:
+        if at is not None and line.route.binlogs[number].name != at.binlog:
             return False
         if not self._excludes(line):
             return True
@@ -330,16 +333,18 @@ class TransactionSearch:
         return line.named is None or line.named.touches(known)
 
     def _between(self, line: SearchedHistory, behind: int) -> Iterator[Item]:
-        """Warn about what is missing before the stretch `behind`, if its time may match.
+        """Warn about what is missing before the binlog `behind`, if its time may match.
 
         Both neighbours count with their whole range, because the clock may have stepped in them.
         """
-        stretches = line.route.stretches
+        line_binlogs = line.route.binlogs
         if self._query.at is not None:
             return
         if self._query.since is not None and behind == min(line.numbers):
             return
-        if behind == 0 or (line.alone and stretches[behind - 1].leg != stretches[behind].leg):
+        if behind == 0 or (
+            line.alone and line_binlogs[behind - 1].line_part != line_binlogs[behind].line_part
+        ):
             return
         query, is_brief = self._query, self._excludes(line)
         try:
@@ -351,7 +356,7 @@ class TransactionSearch:
                 return
             breaks = list(line.route.breaks(behind - 1, behind, is_brief=is_brief))
         except ArchiveError:
-            breaks = [(behind, stretches[behind].broken, stretches[behind].missing)]
+            breaks = [(behind, line_binlogs[behind].broken, line_binlogs[behind].missing)]
         for _, why, missing in breaks:
             if why:
                 what = f" ({missing})" if missing else ""
@@ -383,7 +388,7 @@ class TransactionSearch:
 def _number_of(route: Route, numbers: list[int], place: BinlogId) -> int:
     """The number of a lineage's binlog. Raises ArchiveError if it is not among them."""
     for number in numbers:
-        if (route.lineage(number), route.stretches[number].name) == place:
+        if (route.lineage(number), route.binlogs[number].name) == place:
             return number
     raise ArchiveError(
         f"{place[1]} of {place[0]} is not in the history that is searched",

@@ -14,12 +14,12 @@ from binlog2s3.archive.documents import EntryRow, Lineage, Parent
 from binlog2s3.archive.facts import Binlog, Facts, facts_of
 from binlog2s3.archive.history import (
     Break,
-    Leg,
     Line,
+    LinePart,
     break_between,
     cut_is_missing,
     extent,
-    stretches,
+    line_binlogs,
 )
 from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
@@ -147,50 +147,52 @@ def along(
     intervals: Mapping[str, Sequence[Interval]],
     cuts: Mapping[tuple[str, str], Binlog | Facts],
 ) -> list[Interval]:
-    """The intervals of a line of lineages; those that continue from leg to leg are merged.
+    """The intervals of a line of lineages; those that continue from part to part are merged.
 
     `cuts` are the binlogs at which lineages were left. What follows a cut is left out.
     """
     parts = {
-        leg.lineage.id: [
-            _within(leg, one, cuts)
-            for one in intervals.get(leg.lineage.id, ())
-            if leg.holds(one.first)
+        line_part.lineage.id: [
+            _within(line_part, one, cuts)
+            for one in intervals.get(line_part.lineage.id, ())
+            if line_part.holds(one.first)
         ]
-        for leg in line.legs
+        for line_part in line.parts
     }
-    there = [one for leg in line.legs for one in parts[leg.lineage.id]]
-    binlogs = [*stretches(line, lambda id_: [one.first for one in parts[id_]], lambda *_: False)]
+    there = [one for line_part in line.parts for one in parts[line_part.lineage.id]]
+    binlogs = [*line_binlogs(line, lambda id_: [one.first for one in parts[id_]], lambda *_: False)]
 
     def broken(number: int) -> str:
         before = there[number - 1]
-        leg = line.legs[binlogs[number - 1].leg]
-        return before.why or cut_is_missing(leg, before.last, before.last_offset)
+        line_part = line.parts[binlogs[number - 1].line_part]
+        return before.why or cut_is_missing(line_part, before.last, before.last_offset)
 
     found: list[Interval] = []
     for one in extent(binlogs, broken):
         merged = reduce(_merged, there[one.first : one.last + 1])
         if one.why_it_ends and not merged.why:
-            leg = line.legs[binlogs[one.last + 1].leg]
-            missing = leg.missing if leg.missing != "unknown" else ""
+            line_part = line.parts[binlogs[one.last + 1].line_part]
+            missing = line_part.missing if line_part.missing != "unknown" else ""
             why = (
                 f"missing: {missing}"
                 if missing
-                else f"{leg.lineage.id} does not continue from there"
+                else f"{line_part.lineage.id} does not continue from there"
             )
             merged = replace(merged, why=why)
         found.append(merged)
     return found
 
 
-def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], Binlog | Facts]) -> Interval:
+def _within(
+    line_part: LinePart, one: Interval, cuts: Mapping[tuple[str, str], Binlog | Facts]
+) -> Interval:
     """The part of a lineage's interval that belongs to a line."""
-    name = leg.cut.binlog if leg.cut is not None else None
-    if leg.cut is None or name is None or not one.first <= name <= one.last:
+    name = line_part.cut.binlog if line_part.cut is not None else None
+    if line_part.cut is None or name is None or not one.first <= name <= one.last:
         return one
-    facts = cuts.get((leg.lineage.id, str(name)))
-    short = "" if facts is None else cut_is_missing(leg, name, facts.size)
-    return _until(one, leg.cut, name, facts, short)
+    facts = cuts.get((line_part.lineage.id, str(name)))
+    short = "" if facts is None else cut_is_missing(line_part, name, facts.size)
+    return _until(one, line_part.cut, name, facts, short)
 
 
 def _until(

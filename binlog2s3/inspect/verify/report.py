@@ -349,12 +349,12 @@ class Repaired:
 class SourceReport:
     """The result for a source. `history`: the intervals along the history that ends in `tip`.
 
-    `legs` are the lineages of that history.
+    `line`: the lineages of that history.
     """
 
     name: str
     tip: str = ""
-    legs: tuple[str, ...] = ()
+    line: tuple[str, ...] = ()
     writer: str = ""
     lineages: list[LineageReport] = field(default_factory=list)
     history: list[Interval] = field(default_factory=list)

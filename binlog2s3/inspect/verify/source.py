@@ -136,7 +136,7 @@ class SourceVerifier:
         if line is not None:
             intervals = {id_: walk.result.intervals for id_, walk in walked.items()}
             report.history = along(line, intervals, cuts)
-            report.legs = tuple(leg.lineage.id for leg in line.legs)
+            report.line = tuple(part.lineage.id for part in line.parts)
         if self._config.repair:
             self._repair(walked)
         return report
@@ -181,8 +181,10 @@ class SourceVerifier:
     def _chosen(self, line: Line | None) -> list[Lineage]:
         if self._config.lineage is None:
             return self.known_lineages
-        legs = {leg.lineage.id for leg in line.legs} if line is not None else set()
-        wanted = legs | {self._config.lineage}
+        line_parts = (
+            {line_part.lineage.id for line_part in line.parts} if line is not None else set()
+        )
+        wanted = line_parts | {self._config.lineage}
         return [one for one in self.known_lineages if one.id in wanted]
 
     # Binlogs

@@ -115,7 +115,7 @@ def _print_recoverable(source: SourceReport, page: Plain) -> None:
         for interval in source.history:
             _print_interval(interval, page)
     for one in source.lineages:
-        if one.lineage.id not in source.legs and one.intervals:
+        if one.lineage.id not in source.line and one.intervals:
             page.line("")
             page.line(f"{_RECOVERABLE}, in {one.lineage.id}, which is not part of it", "bold")
             for interval in one.intervals:

@@ -14,9 +14,9 @@ from binlog2s3.archive.history import (
     extent,
     follows,
     gtids_break,
+    line_binlogs,
     line_of,
     missing_binlogs,
-    stretches,
 )
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
@@ -49,15 +49,15 @@ def test_a_line_is_cut_at_each_parent() -> None:
     first = lineage(1)
     second = lineage(2, left(first), OTHER)
     line = line_of([first, second], second.id)
-    assert [leg.lineage for leg in line.legs] == [first, second]
-    assert line.legs[0].end_of(BinlogName("mysql-bin", 3), 900) == 500
-    assert line.legs[0].end_of(BinlogName("mysql-bin", 2), 900) == 900
-    assert not line.legs[0].holds(BinlogName("mysql-bin", 4))
-    assert line.legs[0].holds(BinlogName("mysql-bin", 3))
-    assert not line.legs[1].holds(BinlogName("mysql-bin", 2))
-    assert line.legs[1].holds(BinlogName("mysql-bin", 3))
-    assert [leg.missing for leg in line.legs] == ["", ""]
-    assert line.legs[1].end_of(BinlogName("mysql-bin", 4), 900) == 900
+    assert [line_part.lineage for line_part in line.parts] == [first, second]
+    assert line.parts[0].end_of(BinlogName("mysql-bin", 3), 900) == 500
+    assert line.parts[0].end_of(BinlogName("mysql-bin", 2), 900) == 900
+    assert not line.parts[0].holds(BinlogName("mysql-bin", 4))
+    assert line.parts[0].holds(BinlogName("mysql-bin", 3))
+    assert not line.parts[1].holds(BinlogName("mysql-bin", 2))
+    assert line.parts[1].holds(BinlogName("mysql-bin", 3))
+    assert [line_part.missing for line_part in line.parts] == ["", ""]
+    assert line.parts[1].end_of(BinlogName("mysql-bin", 4), 900) == 900
     assert not line.barrier
 
 
@@ -65,8 +65,8 @@ def test_the_same_servers_same_binlog_shares_its_bytes() -> None:
     """A server that was put back has them twice; another server's binlog of that name has not."""
     first = lineage(1)
     back, elsewhere = lineage(2, left(first)), lineage(3, left(first), OTHER)
-    assert line_of([first, back], back.id).legs[1].begin == 500
-    assert line_of([first, elsewhere], elsewhere.id).legs[1].begin == 0
+    assert line_of([first, back], back.id).parts[1].begin == 500
+    assert line_of([first, elsewhere], elsewhere.id).parts[1].begin == 0
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_cannot_be_proved_is_not_crossed(change: dict[str, Any], why: str) 
     first = lineage(1)
     second = lineage(2, replace(left(first), **change))
     line = line_of([first, second], second.id)
-    assert [leg.lineage for leg in line.legs] == [second]
+    assert [line_part.lineage for line_part in line.parts] == [second]
     assert why in line.barrier
 
 
@@ -90,7 +90,7 @@ def test_a_gap_is_named_and_part_of_the_line() -> None:
     first = lineage(1)
     second = lineage(2, left(first, join="gap", missing=f"{UUID}:4-5"))
     line = line_of([first, second], second.id)
-    assert [leg.missing for leg in line.legs] == ["", f"{UUID}:4-5"]
+    assert [line_part.missing for line_part in line.parts] == ["", f"{UUID}:4-5"]
 
 
 def test_a_parent_without_a_byte_is_passed_over() -> None:
@@ -99,8 +99,8 @@ def test_a_parent_without_a_byte_is_passed_over() -> None:
     empty = lineage(2, left(first, join="gap", missing=f"{UUID}:4"))
     third = lineage(3, left(empty, binlog=None, offset=0))
     line = line_of([first, empty, third], third.id)
-    assert [leg.lineage for leg in line.legs] == [first, third]
-    assert line.legs[1].missing == f"{UUID}:4"
+    assert [line_part.lineage for line_part in line.parts] == [first, third]
+    assert line.parts[1].missing == f"{UUID}:4"
     doubtful = replace(empty, parent=left(first, join="unknown"))
     assert line_of([first, doubtful, third], third.id).barrier
 
@@ -185,7 +185,9 @@ def test_a_lineage_that_was_left_before_its_own_beginning(
     second = lineage(2, left(first, **origin))
     third = lineage(3, left(second, **cut), OTHER)
     line = line_of([first, second, third], third.id)
-    assert [leg.lineage for leg in line.legs] == [first, second, third][0 if is_there else 1 :]
+    assert [line_part.lineage for line_part in line.parts] == [first, second, third][
+        0 if is_there else 1 :
+    ]
     assert bool(line.barrier) is not is_there
 
 
@@ -194,11 +196,11 @@ def test_gtids_that_cannot_be_read_end_the_line() -> None:
     first = lineage(1)
     second = lineage(2, left(first, gtid_set="no GTIDs"))
     line = line_of([first, second], second.id)
-    assert [leg.lineage for leg in line.legs] == [second]
+    assert [line_part.lineage for line_part in line.parts] == [second]
     assert line.barrier
     for text in ("", f"{UUID}:1-5"):
         second = lineage(2, left(first, gtid_set=text))
-        assert len(line_of([first, second], second.id).legs) == 2
+        assert len(line_of([first, second], second.id).parts) == 2
 
 
 def test_what_is_missing_around_a_floor() -> None:
@@ -266,7 +268,7 @@ def test_numbers_that_go_back_end_no_line(flavour: Any, binlog: int, crosses: bo
     cut = left(second, gtid_set=later, binlog=f"mysql-bin.{binlog:06}")
     third = like(lineage(3, cut), flavour=flavour)
     line = line_of([first, second, third], third.id)
-    assert (len(line.legs), bool(line.barrier)) == ((3, False) if crosses else (2, True))
+    assert (len(line.parts), bool(line.barrier)) == ((3, False) if crosses else (2, True))
 
 
 def test_a_gap_of_which_nothing_is_named() -> None:
@@ -275,7 +277,7 @@ def test_a_gap_of_which_nothing_is_named() -> None:
     gap = left(first, join="gap", missing="")
     for origin, missing in ((gap, "unknown"), (replace(gap, unlogged=True), "rows without GTIDs")):
         second = lineage(2, origin)
-        assert line_of([first, second], second.id).legs[1].missing == missing
+        assert line_of([first, second], second.id).parts[1].missing == missing
 
 
 def test_the_first_of_a_line_follows_nothing() -> None:
@@ -283,7 +285,7 @@ def test_the_first_of_a_line_follows_nothing() -> None:
     first = lineage(1)
     line = line_of([first], first.id)
     later = [BinlogName("mysql-bin", number) for number in (5, 6, 8)]
-    found = list(stretches(line, lambda _: later))
+    found = list(line_binlogs(line, lambda _: later))
     assert [bool(one.broken) for one in found] == [False, False, True]
     assert list(extent(found)) == [Interval(0, 1, found[2].broken), Interval(2, 2, "")]
 

@@ -21,9 +21,9 @@ from binlog2s3.status.lag import (
 from binlog2s3.status.model import (
     HistoryStatus,
     Lag,
+    Measurements,
     Purge,
     Status,
-    Vitals,
     document,
     from_document,
     history_of,
@@ -102,56 +102,74 @@ def test_the_gtid_sets_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vitals", "state", "healthy"),
+    ("measured", "state", "healthy"),
     [
-        (Vitals(), "streaming", True),
-        (Vitals(idle=True), "idle", True),
-        (Vitals(behind=True), "catching up", True),
-        (Vitals(phase="starting", phase_seconds=59), "starting", True),
-        (Vitals(phase="starting", phase_seconds=60), "starting", False),
-        (Vitals(phase="starting", source_error="no", source_silent=5), "source unreachable", False),
-        (Vitals(phase="starting", store_error="no", store_failing=0), "store unreachable", False),
-        (Vitals(phase="standby", idle=True), "standby", True),
-        (Vitals(phase="standby", phase_seconds=1e6, unread=True), "standby", True),
-        (Vitals(phase="standby", source_error="no", source_silent=30), "standby", False),
-        (Vitals(phase="standby", store_error="no", store_failing=30), "standby", False),
-        (Vitals(phase="standby", unsaved_bytes=1), "standby", True),
-        (Vitals(phase="standby", unsaved_bytes=1, may_be_last_copy=True), "standby", False),
-        (Vitals(phase="stopping", idle=True), "stopped", False),
-        (Vitals(child_gone=4), "streaming", True),
-        (Vitals(child_gone=5), "source unreachable", True),
-        (Vitals(child_gone=30), "source unreachable", False),
-        (Vitals(unread=True), "starting", True),
-        (Vitals(unread=True, child_gone=1, child_error="denied"), "source unreachable", False),
-        (Vitals(unread=True, paused=1), "paused", True),
-        (Vitals(source_error="refused", source_silent=29), "source unreachable", True),
-        (Vitals(source_error="refused", source_silent=30), "source unreachable", False),
-        (Vitals(source_silent=29, idle=True), "idle", True),
-        (Vitals(source_silent=30, idle=True), "source unreachable", False),
-        (Vitals(source_error="no binlog", unlogged=True, source_silent=1), "unlogged", False),
-        (Vitals(phase="starting", source_error="no binlog", unlogged=True), "unlogged", False),
-        (Vitals(read_idle=29), "streaming", True),
-        (Vitals(read_idle=30), "stalled", False),
-        (Vitals(loop_idle=29), "streaming", True),
-        (Vitals(loop_idle=30), "stalled", False),
-        (Vitals(paused=0.0), "paused", True),
-        (Vitals(paused=59), "paused", True),
-        (Vitals(paused=60), "paused", False),
-        (Vitals(store_failing=4), "streaming", True),
-        (Vitals(store_failing=5), "store unreachable", True),
-        (Vitals(store_failing=30), "store unreachable", False),
-        (Vitals(store_silent=29), "streaming", True),
-        (Vitals(store_silent=59), "store unreachable", True),
-        (Vitals(store_silent=60), "store unreachable", False),
-        (Vitals(beat_late=14, idle=True), "idle", True),
-        (Vitals(beat_late=15, idle=True), "store unreachable", False),
-        (Vitals(store_failing=6, store_silent=59), "store unreachable", True),
-        (Vitals(store_failing=6, store_silent=60), "store unreachable", False),
+        (Measurements(), "streaming", True),
+        (Measurements(idle=True), "idle", True),
+        (Measurements(behind=True), "catching up", True),
+        (Measurements(phase="starting", phase_seconds=59), "starting", True),
+        (Measurements(phase="starting", phase_seconds=60), "starting", False),
+        (
+            Measurements(phase="starting", source_error="no", source_silent=5),
+            "source unreachable",
+            False,
+        ),
+        (
+            Measurements(phase="starting", store_error="no", store_failing=0),
+            "store unreachable",
+            False,
+        ),
+        (Measurements(phase="standby", idle=True), "standby", True),
+        (Measurements(phase="standby", phase_seconds=1e6, unread=True), "standby", True),
+        (Measurements(phase="standby", source_error="no", source_silent=30), "standby", False),
+        (Measurements(phase="standby", store_error="no", store_failing=30), "standby", False),
+        (Measurements(phase="standby", unsaved_bytes=1), "standby", True),
+        (Measurements(phase="standby", unsaved_bytes=1, may_be_last_copy=True), "standby", False),
+        (Measurements(phase="stopping", idle=True), "stopped", False),
+        (Measurements(child_gone=4), "streaming", True),
+        (Measurements(child_gone=5), "source unreachable", True),
+        (Measurements(child_gone=30), "source unreachable", False),
+        (Measurements(unread=True), "starting", True),
+        (
+            Measurements(unread=True, child_gone=1, child_error="denied"),
+            "source unreachable",
+            False,
+        ),
+        (Measurements(unread=True, paused=1), "paused", True),
+        (Measurements(source_error="refused", source_silent=29), "source unreachable", True),
+        (Measurements(source_error="refused", source_silent=30), "source unreachable", False),
+        (Measurements(source_silent=29, idle=True), "idle", True),
+        (Measurements(source_silent=30, idle=True), "source unreachable", False),
+        (Measurements(source_error="no binlog", unlogged=True, source_silent=1), "unlogged", False),
+        (
+            Measurements(phase="starting", source_error="no binlog", unlogged=True),
+            "unlogged",
+            False,
+        ),
+        (Measurements(read_idle=29), "streaming", True),
+        (Measurements(read_idle=30), "stalled", False),
+        (Measurements(loop_idle=29), "streaming", True),
+        (Measurements(loop_idle=30), "stalled", False),
+        (Measurements(paused=0.0), "paused", True),
+        (Measurements(paused=59), "paused", True),
+        (Measurements(paused=60), "paused", False),
+        (Measurements(store_failing=4), "streaming", True),
+        (Measurements(store_failing=5), "store unreachable", True),
+        (Measurements(store_failing=30), "store unreachable", False),
+        (Measurements(store_silent=29), "streaming", True),
+        (Measurements(store_silent=59), "store unreachable", True),
+        (Measurements(store_silent=60), "store unreachable", False),
+        (Measurements(beat_late=14, idle=True), "idle", True),
+        (Measurements(beat_late=15, idle=True), "store unreachable", False),
+        (Measurements(store_failing=6, store_silent=59), "store unreachable", True),
+        (Measurements(store_failing=6, store_silent=60), "store unreachable", False),
     ],
 )
-def test_the_state_and_the_health(vitals: Vitals, state: WriterState, healthy: bool) -> None:
+def test_the_state_and_the_health(
+    measured: Measurements, state: WriterState, healthy: bool
+) -> None:
     """What has a name at once turns /health only when it lasts."""
-    found, troubles = judge(vitals)
+    found, troubles = judge(measured)
     assert found == state
     assert (not any(trouble.level == "critical" for trouble in troubles)) is healthy
     assert replace(LEAST, state=found, troubles=troubles).healthy is healthy
@@ -159,7 +177,9 @@ def test_the_state_and_the_health(vitals: Vitals, state: WriterState, healthy: b
 
 def test_all_well_has_no_troubles() -> None:
     """Not even warnings, idle or catching up."""
-    assert [judge(v)[1] for v in (Vitals(), Vitals(idle=True), Vitals(behind=True))] == [(), (), ()]
+    assert [
+        judge(v)[1] for v in (Measurements(), Measurements(idle=True), Measurements(behind=True))
+    ] == [(), (), ()]
 
 
 @pytest.mark.parametrize("field", ["source_silent", "child_gone", "read_idle", "store_failing",
@@ -167,7 +187,7 @@ def test_all_well_has_no_troubles() -> None:
 def test_what_is_not_well_is_never_called_well(field: str) -> None:
     """Whatever is critical, and for however long; each reading alone is enough."""
     for seconds in range(120):
-        state, troubles = judge(replace(Vitals(idle=True), **{field: float(seconds)}))
+        state, troubles = judge(replace(Measurements(idle=True), **{field: float(seconds)}))
         critical = any(trouble.level == "critical" for trouble in troubles)
         assert not (critical and state in module.WELL), seconds
         assert troubles or state == "idle" or field == "paused", seconds

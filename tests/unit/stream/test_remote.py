@@ -8,7 +8,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.errors import StoreError
-from binlog2s3.status.model import Vitals, judge
+from binlog2s3.status.model import Measurements, judge
 from binlog2s3.store.contract import ObjectVersion
 from binlog2s3.stream.remote import Plants
 from tests.documents import ENTRY, ID, LINEAGE, NAME, TIME
@@ -48,7 +48,7 @@ def test_an_entry_is_hidden_by_what_came_after_the_one_before(
     store.versions += [version(ENTRY_KEY, seconds), version(ENTRY_KEY, seconds + 1, None)]
     assert plants.hide_entry(ENTRY_KEY) == hides
     assert plants.planted == {ENTRY_KEY}
-    (trouble,) = judge(Vitals(planted=tuple(plants.planted)))[1]
+    (trouble,) = judge(Measurements(planted=tuple(plants.planted)))[1]
     assert (trouble.code, trouble.level) == ("planted", "warning")
     assert ENTRY_KEY in trouble.text
 

@@ -26,7 +26,7 @@ from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Reporter, vanished
 from binlog2s3.stream.source_watch import SourceState
 from binlog2s3.stream.spool import Room
-from binlog2s3.stream.uploader import Counts, Stock
+from binlog2s3.stream.uploader import Counts, Uploading
 from binlog2s3.stream.waiting import Stop
 from tests.documents import BACKUP, BEAT, FLOOR, LINEAGE, TIME, UUID, like
 from tests.memory_store import MemoryStore
@@ -42,18 +42,18 @@ OTHER_UUID = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 class Counted(AtOnce):
     """Uploads whose lineages have counted this."""
 
-    counted: Callable[[], Stock]
+    counted: Callable[[], Uploading]
 
-    def count(self) -> Stock:
+    def count(self) -> Uploading:
         return self.counted()
 
 
-def stock(*, unsaved_bytes: int = 0, closed_binlogs: int = 0, **known: Any) -> Stock:
+def stock(*, unsaved_bytes: int = 0, closed_binlogs: int = 0, **known: Any) -> Uploading:
     """What is counted of one binlog."""
     uploads = UploadStatus(
         binlogs=1, unsaved_bytes=unsaved_bytes, closed_binlogs=closed_binlogs, requests_in_flight=2
     )
-    return Stock(uploads=uploads, **known)
+    return Uploading(uploads=uploads, **known)
 
 
 class Parts:
@@ -65,7 +65,7 @@ class Parts:
     def __init__(self) -> None:
         self.now = 1000.0
         self.source_clock = timedelta(0)
-        self.stock = stock()
+        self.uploading = stock()
         self.counts = Counts()
         self.stop = Stop()
         self.archived = {name(1), name(2)}
@@ -118,7 +118,7 @@ class Parts:
             stop=self.stop,
             clock=lambda: self.now,
         )
-        self.uploads.counted = lambda: self.stock
+        self.uploads.counted = lambda: self.uploading
         self.uploads.counts = self.counts
         self.reporter = Reporter(
             made,
@@ -165,7 +165,7 @@ class Parts:
                 here = self.watch.source_state.position
                 self.answer(here.place.binlog.number, here.place.offset, here.gtid_set)
             self.writer.beaten_at = self.now
-            self.reporter.vitals()
+            self.reporter.measured()
 
     @property
     def status(self) -> Status:
@@ -261,7 +261,7 @@ def test_the_oldest_commit_in_the_spool_bounds_the_lag() -> None:
     parts.go(1)
     there = parts.watch.source_state.position.asked_at
     oldest = int((there - timedelta(seconds=4)).timestamp() * 1e6)
-    parts.stock = stock(unsaved_bytes=5, oldest_commit_us=oldest)
+    parts.uploading = stock(unsaved_bytes=5, oldest_commit_us=oldest)
     parts.go(2, answering=False)
     for parts.covered in (there - timedelta(seconds=9), None):
         assert parts.status.lag.seconds == pytest.approx(6, abs=0.5)
@@ -271,7 +271,7 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     """While something waits and is due; each byte that arrives starts the time anew."""
     parts = Parts()
     parts.go(600)
-    parts.stock = stock(unsaved_bytes=5)
+    parts.uploading = stock(unsaved_bytes=5)
     parts.go(50)
     assert parts.status.healthy
     parts.counts.acts += 1
@@ -279,10 +279,10 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     assert (parts.status.healthy, parts.status.state) == (True, "store unreachable")
     parts.go(10)
     assert parts.codes == [("store", "critical")]
-    parts.stock = stock()
+    parts.uploading = stock()
     parts.go(2)
     assert parts.codes == []
-    parts.stock = stock(unsaved_bytes=5)
+    parts.uploading = stock(unsaved_bytes=5)
     parts.uploads.pace.flush_interval = 150.0
     parts.go(205)
     assert parts.status.healthy
@@ -326,7 +326,7 @@ def test_a_request_that_fails_again_and_again() -> None:
 def test_an_upload_that_fails_again_and_again() -> None:
     """It is counted with the other requests."""
     parts = Parts()
-    parts.stock = stock(failing=Failing(parts.now, error="denied"))
+    parts.uploading = stock(failing=Failing(parts.now, error="denied"))
     parts.counts.failures = 5
     parts.go(31)
     assert parts.codes == [("store", "critical")]
@@ -362,10 +362,10 @@ def test_a_pause_that_makes_room_is_well() -> None:
         (stock(), "idle"),
     ],
 )
-def test_what_was_read_and_is_not_there_is_not_idleness(counted: Stock, state: str) -> None:
+def test_what_was_read_and_is_not_there_is_not_idleness(counted: Uploading, state: str) -> None:
     """Nor is a closed binlog that waits for the archive; much of it is a catch-up."""
     parts = Parts()
-    parts.stock = counted
+    parts.uploading = counted
     parts.go(2)
     assert parts.status.state == state
 
@@ -584,7 +584,7 @@ def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
     """Whichever is later, and none in the future."""
     parts = Parts()
     parts.covered = TIME
-    parts.stock = stock(newest_commit_us=int((TIME + timedelta(seconds=5)).timestamp() * 1e6))
+    parts.uploading = stock(newest_commit_us=int((TIME + timedelta(seconds=5)).timestamp() * 1e6))
     parts.go(2)
     assert parts.status.latest == TIME + timedelta(seconds=5)
     parts.covered = TIME + timedelta(seconds=9)

@@ -100,8 +100,8 @@ def test_the_last_commit_is_remembered(world: World) -> None:
     for _ in range(2):
         world.now += 2
         streamer.uploader.step(0)
-        assert streamer.uploader.stock is not None
-        assert streamer.uploader.stock.newest_commit_us
+        assert streamer.uploader.uploading is not None
+        assert streamer.uploader.uploading.newest_commit_us
         for job in streamer.uploader.jobs:
             streamer.uploader.drop(job.track)
 
