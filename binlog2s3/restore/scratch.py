@@ -25,6 +25,7 @@ from binlog2s3 import private
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.recover.target import CHANNEL
 from binlog2s3.restore.children import bare, end_of, ended_with, started, undisturbed, waited
 from binlog2s3.restore.settings import settings_of_backup
 from binlog2s3.restore.workspace import Workspace
@@ -220,11 +221,30 @@ class ScratchServer:
             f"--init-file={init}",
         ]
         self._process = self._started(argv, None)
+        is_first = True
         with self.connection() as server:
             while not self._answers(server):
-                if self._process.poll() is not None:
-                    raise self._ended("does not start", self._process.returncode)
-                sleep(0.1)
+                if self._process.poll() is None:
+                    sleep(0.1)
+                    continue
+                error = self._ended("does not start", self._process.returncode)
+                if not (is_first and self._removed_torn_channel(str(error))):
+                    raise error
+                self._process, is_first = self._started(argv, None), False
+
+    def _removed_torn_channel(self, said: str) -> bool:
+        """Remove the files of our channel if the server does not start because of them.
+
+        MariaDB writes them in place, and does not start with what a kill has cut off (seen on
+        11.8). They say nothing that is needed: what was applied is in `gtid_slave_pos`, a table.
+        """
+        info = self.workspace.data / f"master-{CHANNEL}.info"
+        if self._settings.flavour != "mariadb" or f"'{info.name}' failed" not in said:
+            return False
+        relay_logs = self.workspace.data.glob(f"*-relay-bin-{CHANNEL}.*")
+        for path in (info, info.with_name(f"relay-log-{CHANNEL}.info"), *relay_logs):
+            path.unlink(missing_ok=True)
+        return True
 
     def stop(self) -> None:
         """Shut it down and wait for its end."""

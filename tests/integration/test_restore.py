@@ -313,6 +313,26 @@ def test_a_killed_restore_goes_on(restores: Restores, stages: tuple[str, ...]) -
     assert {"restore", "apply"} <= set(seen)
 
 
+@pytest.mark.parametrize("place", ["mariabackup"], indirect=True)
+def test_a_kill_that_cuts_the_files_of_the_channel_off(restores: Restores) -> None:
+    """A MariaDB does not start with them, and the same command goes on all the same."""
+    place = restores.place
+    life = Life(place.source, seed=3)
+    life.go_on(20)
+    place.backup()
+    life.go_on(60)
+    goal, truth = life.moment()
+    life.go_on(5)
+    place.wait()
+    data = restores.folder / "torn"
+    assert killed(restores, restores.argv(data, goal), data, "apply", 0.0) == "apply"
+    files = next(data.rglob("ibdata1")).parent
+    (files / "master-binlog2s3.info").write_bytes(b"33\n")
+    (files / "multi-master.info").write_bytes(b"binlog2s3\n")
+    with restores.running(data, goal) as (_, server):
+        assert shown(state_of(server), truth) == {}
+
+
 @contextmanager
 def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     """A server that is started by hand on what was restored."""
