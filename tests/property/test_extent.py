@@ -272,14 +272,14 @@ class Oracle:
         is_begun = any(kept.size for kept in self._put.kept[-1])
         return is_begun and all(step.is_there for step in inside)
 
-    def line_parts(self) -> Sequence[tuple[int, Parent | None]]:
+    def parts(self) -> Sequence[tuple[int, Parent | None]]:
         branch, cut = len(self._put.lineages) - 1, None
-        line_parts: list[tuple[int, Parent | None]] = []
+        parts: list[tuple[int, Parent | None]] = []
         while True:
-            line_parts.insert(0, (branch, cut))
+            parts.insert(0, (branch, cut))
             cut = self._put.lineages[branch].parent
             if cut is None or cut.join == "unknown" or branch == self._first:
-                return line_parts
+                return parts
             branch = next(n for n, o in enumerate(self._put.lineages) if o.id == cut.lineage)
 
     def count(self, file: File, upto: int) -> int:
