@@ -41,8 +41,10 @@ def program(tmp_path: Path) -> Program:
                 f"case \"$2\" in --version) echo '{version}'; exit;; --help) cat <<'EOT'\n"
                 f"{help_}EOT\nexit;; esac\n"
             )
-        path.write_text(f"#!/bin/sh\n{asked}{script}\n")
-        path.chmod(0o755)
+        text = f"#!/bin/sh\n{asked}{script}\n"
+        if not path.exists() or path.read_text() != text:  # a child before may hold it, forked
+            path.write_text(text)
+            path.chmod(0o755)
         return path
 
     return make
