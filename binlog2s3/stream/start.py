@@ -547,7 +547,7 @@ class Startup:
     def status(self) -> Status:
         """The status until the stream begins: how long it has been starting, what it waits for."""
         now, standing = time.monotonic(), self._standing()
-        measured = self._vitals(now, standing)
+        measured = self._measured(now, standing)
         state, troubles = judge(measured, self._config.timing)
         return Status(
             source=self._spool.source,
@@ -570,7 +570,7 @@ class Startup:
         standby = self._standby
         return standby if standby is not None and standby.is_standing else None
 
-    def _vitals(self, now: float, standing: StandbyLoop | None) -> Measurements:
+    def _measured(self, now: float, standing: StandbyLoop | None) -> Measurements:
         error, silent_since, failing = self._source_error, self._began, self._store_error
         if standing is not None:
             error, silent_since = standing.source.error, standing.source.silent_since

@@ -284,6 +284,18 @@ def killed(restores: Restores, argv: list[str], data: Path, stage: str, pause: f
     return stage_of(data)
 
 
+def lived(place: Place) -> tuple[str, dict[str, Any]]:
+    """A goal behind a base backup, with all that comes after it in the bucket; its state."""
+    life = Life(place.source, seed=3)
+    life.go_on(20)
+    place.backup()
+    life.go_on(60)
+    goal, truth = life.moment()
+    life.go_on(5)
+    place.wait()
+    return goal, truth
+
+
 @pytest.mark.parametrize(
     ("place", "stages"),
     [("mysqldump", ("restore", "apply")), ("mariabackup", STAGES)],
@@ -292,14 +304,8 @@ def killed(restores: Restores, argv: list[str], data: Path, stage: str, pause: f
 )
 def test_a_killed_restore_goes_on(restores: Restores, stages: tuple[str, ...]) -> None:
     """At each stage; of a dump, where it is another: the same command ends with the source's."""
-    place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "3")))
-    life = Life(place.source, seed=3)
-    life.go_on(20)
-    place.backup()
-    life.go_on(60)
-    goal, truth = life.moment()
-    life.go_on(5)
-    place.wait()
+    chance = random.Random(int(os.environ.get("SEED_OF_A_TEST", "3")))
+    goal, truth = lived(restores.place)
     seen = []
     for stage in stages:
         data = restores.folder / f"k-{stage}"
@@ -316,14 +322,7 @@ def test_a_killed_restore_goes_on(restores: Restores, stages: tuple[str, ...]) -
 @pytest.mark.parametrize("place", ["mariabackup"], indirect=True)
 def test_a_kill_that_cuts_the_files_of_the_channel_off(restores: Restores) -> None:
     """A MariaDB does not start with them, and the same command goes on all the same."""
-    place = restores.place
-    life = Life(place.source, seed=3)
-    life.go_on(20)
-    place.backup()
-    life.go_on(60)
-    goal, truth = life.moment()
-    life.go_on(5)
-    place.wait()
+    goal, truth = lived(restores.place)
     data = restores.folder / "torn"
     assert killed(restores, restores.argv(data, goal), data, "apply", 0.0) == "apply"
     files = next(data.rglob("ibdata1")).parent

@@ -82,10 +82,12 @@ def test_what_was_there_before_the_plan() -> None:
         Definition(name="f", text="RETURN uuid()"),
         Definition(name="T", text="user()", fills=True),
         Definition(name="h", text="RETURN 1"),
+        Definition(name="long", text="-" * 65_536),  # all that was asked for
     )
     change = "INSERT INTO a VALUES ({}())"
     assert seen(change.format("g"), there=there).number == 1
     assert seen(change.format("h"), there=there).doubt == ""
+    assert seen(change.format("long"), there=there).number == 1
     assert seen("INSERT INTO t (a) VALUES (1)", there=there).number == 1
     assert seen("UPDATE t SET a = 1", there=there).doubt == ""
 
@@ -139,6 +141,11 @@ class _Facts:
         (("GRANT ALL PRIVILEGES ON *.* TO `a`@`b` WITH GRANT OPTION",), True, True),
         (("GRANT USAGE ON *.* TO a", "GRANT SELECT, SHOW VIEW, TRIGGER ON *.* TO a"), True, True),
         (("GRANT SELECT, TRIGGER ON *.* TO a", "GRANT SHOW VIEW ON `b`.* TO a"), True, False),
+        (
+            ("GRANT SELECT, SHOW VIEW, TRIGGER ON *.* TO a", "REVOKE SELECT ON `b`.* FROM a"),
+            True,
+            False,
+        ),
         ((), True, False),
         ((), False, True),
     ],
