@@ -13,7 +13,7 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.recover.model import BinlogPosition, PlanPiece
 
 Transactions = Callable[[str, BinlogName, int, int | None], Iterator[Transaction]]
-"""The whole transactions of a binlog that begin in a range, in order: see `BucketHistory`."""
+"""The whole transactions of a binlog that begin in a range, in order: see `Snapshot`."""
 
 _SOURCE_LOG = re.compile(r"(?:source|master) log (\S+), end_log_pos (\d+)")
 _WORKER = re.compile(

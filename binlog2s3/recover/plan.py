@@ -33,10 +33,11 @@ from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.holes import Holes, holes
-from binlog2s3.recover.model import BucketHistory, Plan, PlanPiece, Request, Shown
+from binlog2s3.recover.model import Plan, PlanPiece, Request, Shown
 from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.route import Route, RouteExecuted
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.omissions import IGNORES, gtids_that_came_in
 
 _SHOWN = 3
@@ -44,7 +45,7 @@ _BACK = 50
 """How many binlogs are searched for the last transactions that are kept."""
 
 
-def make(request: Request, history: BucketHistory) -> Plan:
+def make(request: Request, history: Snapshot) -> Plan:
     """The plan for this request. Raises RecoveryError with what can be reached instead.
 
     Pages say where to look. If something is not as a page says, the plan is made again.
@@ -67,7 +68,7 @@ def make(request: Request, history: BucketHistory) -> Plan:
                 return plan
 
 
-def _route(history: BucketHistory, tip: str) -> Route:
+def _route(history: Snapshot, tip: str) -> Route:
     route = Route(history, tip)
     if not len(route):
         pruned = route.pruned

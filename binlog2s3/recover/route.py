@@ -54,7 +54,8 @@ from binlog2s3.binlog.place import (
 )
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.model import BinlogPosition, BucketHistory, Search
+from binlog2s3.recover.model import BinlogPosition
+from binlog2s3.recover.snapshot import Search, Snapshot
 
 Result = TypeVar("Result")
 SECOND_US = 1_000_000
@@ -67,7 +68,7 @@ class Route:
     ask a cache, to look at many binlogs.
     """
 
-    def __init__(self, history: BucketHistory, tip: str) -> None:
+    def __init__(self, history: Snapshot, tip: str) -> None:
         self.history = history
         self.line: Line = line_of(history.lineages, tip)
         self.tip = self.line.parts[-1].lineage
@@ -536,7 +537,7 @@ class _Gathered:
         return gathered((one.gtid for one in transactions if one.gtid), self.flavour)
 
 
-def gtids_at(history: BucketHistory, lineage: str, name: BinlogName, offset: int) -> Gtids | None:
+def gtids_at(history: Snapshot, lineage: str, name: BinlogName, offset: int) -> Gtids | None:
     """All GTIDs executed before an offset of a binlog; None if it does not say what came before.
 
     Of MariaDB a state, with the newest of each domain.
@@ -574,7 +575,7 @@ def _covers(gtids: Gtids, others: Gtids | None) -> bool:
     return others is not None and type(gtids) is type(others) and others <= gtids
 
 
-def history_flavour(history: BucketHistory, lineage: str | None) -> Flavour:
+def history_flavour(history: Snapshot, lineage: str | None) -> Flavour:
     """The flavour of the history that ends in this lineage; None: in the current one.
 
     Raises RecoveryError if the bucket has no lineage.

@@ -28,7 +28,7 @@ from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr, reach
 from binlog2s3.recover.events import Event, Statuses
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import BucketHistory, Plan, Request
+from binlog2s3.recover.model import Plan, Request
 from binlog2s3.recover.one_table import OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
@@ -457,7 +457,7 @@ def pitr_named() -> Iterator[None]:
         raise
 
 
-def version_of_source(plan: Plan, history: BucketHistory) -> str:
+def version_of_source(plan: Plan, history: Snapshot) -> str:
     """The version of the server that wrote the last binlog of the plan.
 
     The lineage says the version with which it began: an upgrade continues it.
@@ -466,7 +466,7 @@ def version_of_source(plan: Plan, history: BucketHistory) -> str:
     return one_line(said or plan.server_version)
 
 
-def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
+def is_place_sure(backup: Backup, history: Snapshot) -> bool:
     """Whether a backup's place, if it has no GTIDs, is in one history only.
 
     After a RESET, or on a server that was put back, the same name and position are used again.
