@@ -502,11 +502,11 @@ class _Recovery:
         """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
         unread = ""
         try:
-            found = pending_at(plan, snapshot.phases, snapshot.content, before=piece_before(plan))
+            found = pending_at(plan, snapshot, before=piece_before(plan))
         except ArchiveError as error:  # what the target has already may be damaged
             unread = str(error)
             with _reading():
-                found = pending_at(plan, snapshot.phases, snapshot.content)
+                found = pending_at(plan, snapshot)
         self._prepared_before = PreparedBefore(found.before, unread=unread)
         if not found.is_all:
             self._warnings.append(

@@ -68,15 +68,13 @@ def plan_of(
 
 def found(bucket: Bucket, plan: Plan, **more: int) -> list[Shown]:
     snapshot = bucket.snapshot()
-    return list(pending_at(plan, snapshot.phases, snapshot.content, **more).shown)
+    return list(pending_at(plan, snapshot, **more).shown)
 
 
 def found_behind(bucket: Bucket, plan: Plan, *, most: int = LOOKED_BACK) -> Pending:
     """Also with what was prepared before the plan."""
     snapshot = bucket.snapshot()
-    return pending_at(
-        plan, snapshot.phases, snapshot.content, before=piece_before(plan, most=most), most=most
-    )
+    return pending_at(plan, snapshot, before=piece_before(plan, most=most), most=most)
 
 
 def behind(plan: Plan, made: Any, number: int, *, left_out: Sequence[int] = ()) -> Plan:
@@ -253,7 +251,7 @@ def test_so_many_bytes_before_the_goal_are_looked_at() -> None:
     snapshot = bucket.snapshot()
 
     def is_all(end: int, most: int) -> bool:
-        return pending_at(plan_of(made, end), snapshot.phases, snapshot.content, most=most).is_all
+        return pending_at(plan_of(made, end), snapshot, most=most).is_all
 
     assert is_all(3, LOOKED_BACK)
     assert not is_all(3, 1 << 20)
