@@ -33,7 +33,7 @@ from binlog2s3.formatting import count_text, gtids_text, moment_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, Start
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
-from binlog2s3.recover.route import Route, RouteExecuted, gtids_at
+from binlog2s3.recover.route import Route, RouteExecuted, gtids_at, refuse_unknown
 from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.omissions import gtids_that_came_in
 
@@ -218,6 +218,39 @@ def refuse_other_place(base: Base, history: Snapshot) -> None:
                 hint="its rows may be those of the place: restore another base backup; if it is "
                 "of another server than this binlog, say only its GTIDs: --from-gtid-set",
             )
+
+
+def executed_with(have: Gtids | None, base: Base, reset: str) -> Gtids | None:
+    """What a target has executed, together with what its base backup has.
+
+    If it has none of the backup's GTIDs, they do not tell what was restored: the backup does. If it
+    has some, it must have all. Raises RecoveryError. `reset`: the target's statement that removes
+    its GTIDs, for the hint.
+    """
+    if have is None or base.gtids is None:
+        return base.gtids if have is None else have
+    if isinstance(have, GtidSet) and isinstance(base.gtids, GtidSet):
+        missing, part = base.gtids - have, base.gtids & have
+        if missing and not part and base.sets_gtids:
+            raise RecoveryError(
+                f"the target was not restored from what is named: loading {base.said_by} sets its "
+                f"GTIDs, {gtids_text(base.gtids)}, and the target has none of them",
+                hint="name the base backup that was restored, or restore this one. If this one was "
+                f"restored without that statement: {reset}; SET GLOBAL gtid_purged = '...' with "
+                "them, at the target",
+            )
+        if missing and part:
+            more = have - base.gtids
+            besides = f", and has {gtids_text(more)} besides" if more else ""
+            raise RecoveryError(
+                f"the target was not restored from what is named: {base.said_by} has "
+                f"{gtids_text(missing)}, the target has only {gtids_text(part)} of it{besides}",
+                hint="name the base backup that was restored, or restore this one; without such an "
+                "option the target's own GTIDs say where it continues. If this one was restored by "
+                f"a tool that does not set all of its GTIDs: {reset}; SET GLOBAL gtid_purged = "
+                "'...' with them, at the target",
+            )
+    return either(have, base.gtids) if type(have) is type(base.gtids) else have
 
 
 def innodb_lacks(base: Base, history: Snapshot) -> str:
@@ -435,15 +468,9 @@ class Origin:
 
     def check_named(self) -> None:
         """See that the lineage that the operator named exists and is part of this history."""
-        lineage = self._start.lineage
-        if lineage is None:
-            return
-        ids = [one.id for one in self._history.lineages]
-        if lineage not in ids:
-            raise RecoveryError(
-                f"there is no lineage {lineage}", hint=f"there are: {', '.join(ids)}"
-            )
-        self._check_on_line([lineage])
+        if (lineage := self._start.lineage) is not None:
+            refuse_unknown(lineage, self._history)
+            self._check_on_line([lineage])
 
     def check_target(self, have: Gtids, everything: Gtids, *, begins_in: str, extra: str) -> None:
         """See that a server with these GTIDs has nothing of a dead branch, ambiguous or unknown.

@@ -44,7 +44,6 @@ from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract, Watcher, walked
-from binlog2s3.recover.holes import executed_with
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import (
     Base,
@@ -58,7 +57,7 @@ from binlog2s3.recover.model import (
     Start,
 )
 from binlog2s3.recover.one_table import OnlyTables, texts_of, watched
-from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
+from binlog2s3.recover.origin import executed_with, innodb_lacks, refuse_other_place
 from binlog2s3.recover.pending import LOOKED_BACK, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
