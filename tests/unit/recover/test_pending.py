@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,7 @@ from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import SourceError
-from binlog2s3.recover.extract import Extract, walked
+from binlog2s3.recover.extract import stream_of, walked
 from binlog2s3.recover.model import Plan, Shown
 from binlog2s3.recover.pending import LOOKED_BACK, Pending, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.target import prepared
@@ -237,8 +238,8 @@ def wide(size: int) -> list[tuple[int, bytes]]:
 
 def passed(bucket: Bucket, plan: Plan, seen_by: PreparedBefore) -> None:
     """All bytes of the plan pass, as they do when it is applied."""
-    extract = Extract(bucket.snapshot())
-    for _, data in walked(extract.stream, [seen_by])(plan.pieces):
+    opened = partial(stream_of, bucket.snapshot())
+    for _, data in walked(opened, [seen_by])(plan.pieces):
         for _ in data:
             pass
 
