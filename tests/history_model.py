@@ -1,6 +1,6 @@
 """A history told twice: as a list of what was really committed, and as what the bucket has of it.
 
-The list is the truth that plans are held against; the bucket side answers as `recovery.History`.
+The list is the truth that plans are held against; the bucket side answers as a `Snapshot`.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +18,7 @@ from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empt
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
-from binlog2s3.recover.model import Search
+from binlog2s3.recover.snapshot import Search
 from tests.documents import parent_of
 
 Result = TypeVar("Result")

@@ -129,6 +129,7 @@ class _Drill:
                 timeout=self._config.timeout,
                 max_disk=self._config.max_disk,
                 logs=(self._workspace.restore_log, self._workspace.server_log),
+                larger="use a --work-dir on a larger disk",
             ):
                 self._prove()
             is_over = True

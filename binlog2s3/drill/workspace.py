@@ -23,7 +23,7 @@ from binlog2s3.archive.codec import BACKUP_ID, Moment, as_fields, converted
 from binlog2s3.archive.drills import DrillStep
 from binlog2s3.errors import RecoveryError
 from binlog2s3.restore.children import end_all
-from binlog2s3.restore.workspace import LOGS, Workspace, delete, read_marker
+from binlog2s3.restore.workspace import LOGS, Workspace, empty, read_marker, remove, remove_unmarked
 
 _MARKER = "drill.json"
 _MOST_FAILED = 3
@@ -115,10 +115,9 @@ def clean_up(
             unknown.append(directory)
             continue
         left = _read(directory, id_)
-        if left is None:  # killed before the marker was complete: then it has nothing else
-            (directory / f"{_MARKER}.new").unlink(missing_ok=True)
+        if left is None:
             try:
-                directory.rmdir()
+                remove_unmarked(directory, _MARKER)
             except OSError:
                 unknown.append(directory)
             continue
@@ -143,16 +142,11 @@ def _remove(
             f"processes of drill {id_} do not end", hint="does the disk hang? see ps and dmesg"
         )
     try:
-        for path in directory.iterdir():  # first the data: the disk may be full
-            if path.name not in (_MARKER, *LOGS):
-                delete(path)
+        empty(directory, _MARKER)  # first the data: the disk may be full
         kept = _keep_logs(directory, id_) if failed else None
         if report is not None:
             report()
-        # the marker goes last: until then the next drill knows the directory
-        for path in sorted(directory.iterdir(), key=lambda path: path.name == _MARKER):
-            delete(path)
-        directory.rmdir()
+        remove(directory, _MARKER)
     except OSError as error:
         raise RecoveryError(
             f"{directory} cannot be removed: {error}", hint="remove it by hand"

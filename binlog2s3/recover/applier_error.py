@@ -13,7 +13,7 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.recover.model import BinlogPosition, PlanPiece
 
 Transactions = Callable[[str, BinlogName, int, int | None], Iterator[Transaction]]
-"""The whole transactions of a binlog that begin in a range, in order: see `BucketHistory`."""
+"""The whole transactions of a binlog that begin in a range, in order: see `Snapshot`."""
 
 _SOURCE_LOG = re.compile(r"(?:source|master) log (\S+), end_log_pos (\d+)")
 _WORKER = re.compile(
@@ -47,8 +47,8 @@ def of_mysql(code: int, text: str) -> ApplierFailure:
     """The failure in a message of MySQL, which names the transaction first."""
     found = _WORKER.match(text)
     if found is None:
-        return _of_event(code, text)
-    rest = _of_event(code, found[4] or text)
+        return of_mariadb(code, text)
+    rest = of_mariadb(code, found[4] or text)
     return ApplierFailure(
         code=code,
         text=rest.text,
@@ -58,11 +58,7 @@ def of_mysql(code: int, text: str) -> ApplierFailure:
 
 
 def of_mariadb(code: int, text: str) -> ApplierFailure:
-    """The failure in a message of MariaDB, which names no transaction."""
-    return _of_event(code, text)
-
-
-def _of_event(code: int, text: str) -> ApplierFailure:
+    """The failure in a message of MariaDB, or of an event, which names no transaction."""
     found = _EVENT.search(text)
     said = _SECRET.sub(r"\1 ...", text[: found.start()] if found else text)
     return ApplierFailure(

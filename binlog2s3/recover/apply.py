@@ -15,6 +15,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreErro
 from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover import target
 from binlog2s3.recover.channel import left_over
+from binlog2s3.recover.events import disabled
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import listen
 from binlog2s3.recover.model import OnProgress, Plan, Start
@@ -95,7 +96,7 @@ class Apply:
             stands_at=None if self._facts.keeps_gtids else plan.stop,
             gtid_slave_pos=self._replicated(plan),
             committed_empty=committed,
-            disabled_events=target.disabled_events(self._server),
+            disabled_events=disabled(self._server),
             prepared=target.prepared(self._server, self._facts.flavour),
             proved=proved,
             untold=self._untold(plan),

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from binlog2s3.binlog.gtid import MOST_GTIDS, Flavour, parse
@@ -39,8 +38,6 @@ class BackupPoint:
     """Where a base backup ends: it has everything up to here.
 
     `gtid_set` is canonical text (see `gtid`). `server_uuid` is that of the server that was dumped.
-    `began_at` and `finished_at` are by the clock of the machine that made the backup. No tool
-    writes its time zone, so they have none and cannot be compared with commit times.
     `sets_gtids`: a server into which it is loaded has these GTIDs then, or ends in that place.
     `defects`: why a server that is restored from it does not have all of the dumped one's data, or
     not those of this point. `is_doubtful`: it does not say enough to exclude that. `checked`:
@@ -53,8 +50,6 @@ class BackupPoint:
     ends_at: FilePosition | None = None
     gtid_set: str | None = None
     server_uuid: str | None = None
-    began_at: datetime | None = None
-    finished_at: datetime | None = None
     warnings: tuple[str, ...] = ()
     sets_gtids: bool = False
     defects: tuple[str, ...] = ()
@@ -66,7 +61,6 @@ class BackupPoint:
 Coordinates: TypeAlias = tuple[str, str]
 """Name of a binlog and position, as the tool wrote them."""
 
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T]+(\d{1,2}):(\d\d):(\d\d)")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _MARIADB_GTID = re.compile(r"\s*[0-9]+-[0-9]+-[0-9]+\s*(?:,|\Z)")
@@ -80,17 +74,6 @@ def refusal(where: str, why: str) -> RecoveryError:
 def shown(text: str) -> str:
     """A part of a file that fits into a message."""
     return ascii(text if len(text) <= 80 else text[:77] + "...")
-
-
-def time_of(text: str) -> datetime | None:
-    """The first time in a text, without a zone; None if there is none."""
-    match = _TIME.search(text)
-    if match is None:
-        return None
-    try:
-        return datetime(*map(int, match.groups()))  # type: ignore[arg-type] # noqa: DTZ001
-    except ValueError:
-        return None
 
 
 def _uuid(text: str) -> str | None:
@@ -121,8 +104,6 @@ def point(
     warnings: Sequence[str],
     defects: Sequence[str] = (),
     server_uuid: str | None = None,
-    began_at: datetime | None = None,
-    finished_at: datetime | None = None,
 ) -> BackupPoint:
     """The point, with everything checked; raises if it has neither binlog nor GTIDs."""
     place = _place(where, coordinates)
@@ -147,8 +128,6 @@ def point(
         ends_at=place,
         gtid_set=gtid_set,
         server_uuid=server_uuid,
-        began_at=began_at,
-        finished_at=finished_at,
         warnings=tuple(warnings),
         defects=tuple(defects),
     )
@@ -255,8 +234,6 @@ def parse_xtrabackup(
         warnings=warnings,
         defects=defects,
         server_uuid=_uuid(_setting(my_cnf, "server_uuid")),
-        began_at=time_of(_setting(info, "start_time")),
-        finished_at=time_of(_setting(info, "end_time")),
     )
     return replace(found, innodb=_innodb_place(innodb_pos))
 
@@ -367,8 +344,7 @@ def parse_mydumper(where: str, text: str, *, whole: bool) -> BackupPoint:
             "mydumper's metadata has neither binlog nor GTIDs: make the dump with --source-data",
         )
     name, position, gtids = only(where, "positions", own or source)
-    started, finished = _STARTED.search(text), _FINISHED.search(text)
-    if whole and not finished:
+    if whole and not _FINISHED.search(text):
         defects.append("the dump did not finish: it does not say when")
     return point(
         where,
@@ -378,8 +354,6 @@ def parse_mydumper(where: str, text: str, *, whole: bool) -> BackupPoint:
         gtids=gtids,
         warnings=warnings,
         defects=defects,
-        began_at=time_of(started[1]) if started else None,
-        finished_at=time_of(finished[1]) if finished else None,
     )
 
 
@@ -402,7 +376,8 @@ def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
     (Source: `modules/util/common/dump/dump_info.cc` and `server_info.cc`.)
     """
     document = _document(where, text)
-    ended = _document(f"{where} (@.done.json)", done) if done is not None else {}
+    if done is not None:  # of a dump that did not finish it may be cut off
+        _document(f"{where} (@.done.json)", done)
     source = document.get("source")
     source = source if isinstance(source, dict) else {}
     binlog = source.get("binlog")
@@ -434,8 +409,6 @@ def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
     uuid = told(is_text, (source, "serverUuid"), (variables, "server_uuid"))
     if "dumper" not in document and version is None:
         raise refusal(where, "JSON, but not MySQL Shell's @.json")
-    begin = told(is_text, (document, "begin"))
-    end = told(is_text, (ended, "end"))
     return point(
         where,
         "mysqlsh",
@@ -445,8 +418,6 @@ def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
         warnings=list(_doubts_of_shell(document)),
         defects=list(_defects_of_shell(document, done)),
         server_uuid=_uuid(uuid or ""),
-        began_at=time_of(begin or ""),
-        finished_at=time_of(end or ""),
     )
 
 

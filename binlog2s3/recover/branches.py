@@ -163,7 +163,7 @@ class Branches:
             known = route.known(number)
             found = known.reached_us or 0
             if found and route.is_cut(number):
-                begin = _last_block(known, route.size(number))
+                begin = known.boundary(route.size(number) - 1)
                 found = _newest_of(route.transactions(number, begin), known)
             if found:
                 return found
@@ -181,7 +181,7 @@ class Branches:
                 return 0
             found = known.reached_us or 0
             if ours and found > newest:  # it may be in the part that is on the route
-                begin = max(ours, _last_block(known, known.size))
+                begin = max(ours, known.boundary(known.size - 1))
                 found = _newest_of(self._history.transactions(lineage, name, begin), known)
             if found:
                 return found
@@ -192,12 +192,6 @@ def _from(line_part: LinePart | None) -> str:
     if line_part is None or line_part.cut is None:
         return ""
     return f" from {line_part.cut.binlog}:{line_part.cut.offset} on" if line_part.cut.binlog else ""
-
-
-def _last_block(known: Facts, size: int) -> int:
-    """Where the last block of a binlog's first `size` bytes begins that begins a transaction."""
-    begins = (block.first_offset or 0 for block in known.blocks)
-    return max((begin for begin in begins if begin < size), default=0)
 
 
 def _newest_of(transactions: Iterable[Transaction], known: Facts) -> int:

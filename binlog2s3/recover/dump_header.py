@@ -21,7 +21,6 @@ from binlog2s3.recover.backup_format import (
     refusal,
     set_aside,
     shown,
-    time_of,
 )
 from binlog2s3.recover.dump_content import CUT_OFF
 from binlog2s3.server.version import ServerVersion
@@ -272,7 +271,6 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
         gtids=gtids,
         warnings=warnings,
         defects=defects,
-        finished_at=time_of(completed[1] or "") if completed else None,
     )
     return replace(found, sets_gtids=sets_gtids, is_doubtful=bool(doubts))
 

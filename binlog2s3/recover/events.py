@@ -71,6 +71,12 @@ def events_of(server: Server) -> tuple[Event, ...]:
     )
 
 
+def disabled(server: Server) -> tuple[str, ...]:
+    """Statements that enable the events that a replica disables. Raises SourceError."""
+    events = (event for event in events_of(server) if event.status == "replica")
+    return tuple(f"{event.statement('enabled')};" for event in events)
+
+
 def give(server: Server, event: Event, status: Status) -> None:
     """Give an event this status, and leave it what its names and texts mean. Raises SourceError.
 

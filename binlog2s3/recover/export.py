@@ -208,7 +208,7 @@ class _Written:
     def parts(self, piece: PlanPiece, checked: Iterator[Checked]) -> Iterator[bytes]:
         """The bytes of a piece. Raises RecoveryError at its end if they are not all of it.
 
-        Which transactions they are is known to be right: `Extract` has compared them.
+        Which transactions they are is known to be right: `extract` has compared them.
         """
         end = (self.transactions + piece.transactions, self.size + piece.size)
         commit_us = None

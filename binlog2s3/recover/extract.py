@@ -40,40 +40,30 @@ _UNREAD = (
 _HINT = "the bucket has changed since the plan was made, or the plan is wrong: make it again"
 
 
-class Extract:
-    """Reads pieces. `snapshot` is the one that the plan was made from.
+def stream_of(
+    snapshot: Snapshot, pieces: Sequence[PlanPiece], *, concurrency: int = MOST_THREADS
+) -> PieceStream:
+    """Piece by piece: the magic and the format event, then the bytes.
 
-    It fetches at most `concurrency` blocks of 4 MiB at a time, and holds at most nine.
+    `snapshot` is the one that the plan was made from. At most `concurrency` blocks of 4 MiB are
+    fetched at a time, and at most nine held. Read each piece to its end before the next one; close
+    it to end it early. Raises ArchiveError if the bucket's bytes are not what they were,
+    RecoveryError if they are but the plan says otherwise; both before the bytes that are wrong.
     """
-
-    def __init__(self, snapshot: Snapshot, *, concurrency: int = MOST_THREADS) -> None:
-        self._snapshot = snapshot
-        self._blocks = snapshot.blocks
-        self._threads = min(concurrency, MOST_THREADS)
-        self._most = min(self._threads + 2, MOST_AHEAD)
-
-    def stream(self, pieces: Sequence[PlanPiece]) -> PieceStream:
-        """Piece by piece: the magic and the format event, then the bytes.
-
-        Read each piece to its end before the next one; close it to end it early. Raises
-        ArchiveError if the bucket's bytes are not what they were, RecoveryError if they are but the
-        plan says otherwise; both before the bytes that are wrong.
-        """
-        readers = [
-            _PieceReader(piece, self._snapshot.known(*piece.binlog_id), self._blocks)
-            for piece in pieces
-        ]
-        self._blocks.forget()
-        with closing(Ahead(self._tasks(readers), threads=self._threads, most=self._most)) as ahead:
-            for reading in readers:
-                yield reading.piece, reading.run(ahead)
-                if not reading.ended:
-                    raise RecoveryError(f"{reading.piece.binlog} was not read to its end")
-
-    def _tasks(self, readers: Sequence["_PieceReader"]) -> Iterator[Callable[[], memoryview]]:
+    blocks = snapshot.blocks
+    readers = [_PieceReader(piece, snapshot.known(*piece.binlog_id), blocks) for piece in pieces]
+    tasks = (
+        partial(blocks.block, reader.known, number)
+        for reader in readers
+        for number in reader.numbers
+    )
+    blocks.forget()
+    threads = min(concurrency, MOST_THREADS)
+    with closing(Ahead(tasks, threads=threads, most=min(threads + 2, MOST_AHEAD))) as ahead:
         for reader in readers:
-            for number in reader.numbers:
-                yield partial(self._blocks.block, reader.known, number)
+            yield reader.piece, reader.run(ahead)
+            if not reader.ended:
+                raise RecoveryError(f"{reader.piece.binlog} was not read to its end")
 
 
 def headed(data: Iterator[Checked]) -> tuple[Checked, FormatEvent]:

@@ -6,15 +6,13 @@ Law: a position must be unambiguous. What is ambiguous or cannot be reached is a
 says what can be reached.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable
 from contextlib import suppress
 
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import extent
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, either, intersection, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, precedes, transactions_with
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.config.goal import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
@@ -22,7 +20,7 @@ from binlog2s3.errors import ArchiveError, GoalError, RecoveryError
 from binlog2s3.formatting import cut, iso_text
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.model import Reachable, Request
-from binlog2s3.recover.route import SECOND_US, Route
+from binlog2s3.recover.route import SECOND_US, Route, has_all, last_where
 
 _SHORT_US = 10 * SECOND_US
 _MOST_IN_A_ROW = 3
@@ -283,8 +281,8 @@ class Search:
         is_there = isinstance(have, MysqlPart) and wanted <= have.gtids
         earlier: tuple[int, Transaction] | None = None
         for numbers in route.by_part():
-            number = _holder(numbers, lambda n: _has(route.begins_after(n), wanted))
-            if number is None or not _has(route.known(number).gtids_added, wanted):
+            number = last_where(numbers, lambda n: not has_all(route.begins_after(n), wanted))
+            if number is None or not has_all(route.known(number).gtids_added, wanted):
                 continue
             if (found := self._scanned(number, str(wanted))) is not None:
                 if is_there or numbers[-1] >= first:
@@ -309,10 +307,10 @@ class Search:
 
     def _no_gtid(self, gtid: str, wanted: Gtids) -> RecoveryError:
         """The error for a GTID that no transaction of this history has."""
-        if _has(self.route.known(0).gtids_before, wanted):
+        if has_all(self.route.known(0).gtids_before, wanted):
             return self.refused(f"{gtid} was executed before the archive begins")
         for lineage, gtids in self.branches.gtids():
-            if _has(gtids, wanted):
+            if has_all(gtids, wanted):
                 return self.refused(
                     f"{gtid} is on a dead branch: it is in {lineage}, which is not part of this "
                     "history",
@@ -330,12 +328,7 @@ class Search:
 
     def _scanned(self, number: int, gtid: str) -> Transaction | None:
         """Read from the block that seems to have it; if it is not there, read all."""
-        hints = [
-            block.first_offset
-            for block in self.route.known(number).blocks
-            if block.first_offset is not None and precedes(block.first_gtid, gtid)
-        ]
-        for begin in dict.fromkeys([max(hints, default=0), 0]):
+        for begin in dict.fromkeys([self.route.near(number, gtid), 0]):
             for found in self.route.transactions(number, begin):
                 if found.gtid == gtid:
                     return found
@@ -628,14 +621,3 @@ class _Disorder:
             return False
         self.contradiction, self.more = self._first, self._row - 1
         return True
-
-
-def _has(gtids: Gtids | None, wanted: Gtids) -> bool:
-    """Whether this single GTID is among these; MariaDB's are the last of each server."""
-    return gtids is not None and type(gtids) is type(wanted) and wanted <= gtids
-
-
-def _holder(numbers: range, is_before: Callable[[int], bool]) -> int | None:
-    """The last of a part's binlogs before which something was not executed yet."""
-    past = bisect_left(numbers, x=True, key=is_before)
-    return numbers[past - 1] if past else None

@@ -5,22 +5,17 @@ To carry it out, nothing more has to be decided, and at the end the result can b
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeAlias, TypeVar
+from typing import Self
 
-from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.facts import BinlogId, Facts
+from binlog2s3.archive.facts import BinlogId
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.goal import Goal
 from binlog2s3.formatting import count_text, iso_text, size_text
-
-Result = TypeVar("Result")
-Search: TypeAlias = Callable[[Iterable[Transaction]], Result]
-"""What is looked for in transactions, which come in order. Equal ones find the same."""
 
 # What is wanted
 
@@ -92,86 +87,6 @@ class Request:
     is_chosen: bool = True
     allow_gap: bool = False
     allow_extra_gtids: bool = False
-
-
-class BucketHistory(Protocol):
-    """What a plan asks about the bucket; `snapshot.Snapshot` answers from a real bucket."""
-
-    @property
-    def lineages(self) -> Sequence[Lineage]:
-        """All of the source's, oldest first."""
-
-    @property
-    def current(self) -> str:
-        """The id of the one that is written, or was the last."""
-
-    @property
-    def covered_us(self) -> int | None:
-        """The time up to which all commits of the current lineage are in the bucket."""
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """What the source of the current lineage leaves out of its binlogs, as it said last."""
-
-    def names(self, lineage: str) -> Sequence[BinlogName]:
-        """The binlogs of a lineage from which an event can be read, in their order."""
-
-    def lost_end(self, lineage: str) -> str:
-        """What was durable after these, and is missing now; "" if nothing is."""
-
-    def load(self, lineage: str, names: Sequence[BinlogName], *, is_brief: bool = False) -> None:
-        """Read the entries of these binlogs, which will be asked for.
-
-        `is_brief`: only `brief` will be asked, so those that its cache has are not read.
-        """
-
-    def known(self, lineage: str, name: BinlogName) -> Facts:
-        """What is known of one binlog."""
-
-    @property
-    def doubts(self) -> int:
-        """How often `names` or the four below were wrong: then ask them again."""
-
-    def brief(self, lineage: str, name: BinlogName) -> Facts:
-        """What a cache says of a binlog, perhaps without its blocks; without one, what is known."""
-
-    def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
-        """By the same cache: the first one from `begin` on with a commit later than this.
-
-        None if none has. Binlogs without an entry are not looked at.
-        """
-
-    def not_later(self, lineage: str, at_us: int, begin: BinlogName) -> Iterator[BinlogName]:
-        """By the same cache: those from `begin` on that may have a commit up to this time."""
-
-    def unbroken_to(self, lineage: str, name: BinlogName) -> BinlogName:
-        """By the same cache: the last one to which GTIDs lead from this one, binlog by binlog."""
-
-    def transactions(
-        self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
-    ) -> Iterator[Transaction]:
-        """The whole transactions that begin in [`begin`, `end`), in order.
-
-        Reads only their blocks. Damaged events are skipped: a transaction with such an event is
-        included if its bounds can be found.
-        """
-
-    def searched(
-        self, lineage: str, name: BinlogName, begin: int, end: int, search: Search[Result]
-    ) -> Result:
-        """What a search finds in the whole transactions that lie in [`begin`, `end`)."""
-
-    def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
-        """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""
-
-    def content(self, lineage: str, name: BinlogName, transaction: Transaction) -> Content:
-        """What a transaction does."""
-
-    def is_engine_commit(self, lineage: str, name: BinlogName, transaction: Transaction) -> bool:
-        """Whether a transactional engine, such as InnoDB, has something of a transaction."""
-
-    def is_boundary(self, lineage: str, name: BinlogName, offset: int) -> bool:
-        """Whether events end there and no transaction is open; also at the binlog's very end."""
 
 
 # What is planned

@@ -31,9 +31,10 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text, moment_text
 from binlog2s3.recover.goal import Search
-from binlog2s3.recover.model import Base, BucketHistory, Start
+from binlog2s3.recover.model import Base, Start
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
-from binlog2s3.recover.route import Route, RouteExecuted, gtids_at
+from binlog2s3.recover.route import Route, RouteExecuted, gtids_at, refuse_unknown
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.omissions import gtids_that_came_in
 
 
@@ -108,7 +109,7 @@ def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:
     return lineage
 
 
-def lineages_of(base: Base, history: BucketHistory) -> frozenset[str]:
+def lineages_of(base: Base, history: Snapshot) -> frozenset[str]:
     """The lineages that have exactly the backup's GTIDs at exactly its place.
 
     What their server has without its binlogs is at no place in them, and does not count. Empty if
@@ -119,7 +120,7 @@ def lineages_of(base: Base, history: BucketHistory) -> frozenset[str]:
     return frozenset(_lineages_of(base.gtids, *base.place, history))
 
 
-def lineages_at(name: BinlogName, offset: int, history: BucketHistory) -> frozenset[str]:
+def lineages_at(name: BinlogName, offset: int, history: Snapshot) -> frozenset[str]:
     """The lineages that have this place between two transactions; what cannot be read has not."""
     found = set[str]()
     for lineage in _with_bytes(name, offset, history):
@@ -128,7 +129,7 @@ def lineages_at(name: BinlogName, offset: int, history: BucketHistory) -> frozen
     return frozenset(found)
 
 
-def _with_bytes(name: BinlogName, offset: int, history: BucketHistory) -> Iterator[Lineage]:
+def _with_bytes(name: BinlogName, offset: int, history: Snapshot) -> Iterator[Lineage]:
     """The lineages whose own bytes of a binlog go up to this offset."""
     for lineage in history.lineages:
         if name not in history.names(lineage.id):
@@ -142,9 +143,7 @@ def _with_bytes(name: BinlogName, offset: int, history: BucketHistory) -> Iterat
                 yield lineage
 
 
-def _lineages_of(
-    gtids: Gtids, name: BinlogName, offset: int, history: BucketHistory
-) -> Iterator[str]:
+def _lineages_of(gtids: Gtids, name: BinlogName, offset: int, history: Snapshot) -> Iterator[str]:
     for lineage in _with_bytes(name, offset, history):
         with suppress(ArchiveError):
             if _has_at(history, lineage, name, offset, gtids):
@@ -152,7 +151,7 @@ def _lineages_of(
 
 
 def _has_at(
-    history: BucketHistory, lineage: Lineage, name: BinlogName, offset: int, gtids: Gtids
+    history: Snapshot, lineage: Lineage, name: BinlogName, offset: int, gtids: Gtids
 ) -> bool:
     """Whether this lineage had executed these GTIDs, no more and no less, at this place."""
     known = history.known(lineage.id, name)
@@ -172,7 +171,7 @@ def _has_at(
     return there is not None and either(there, apart) == either(gtids, apart)
 
 
-def without_binlogs(lineage: Lineage, known: Facts, history: BucketHistory) -> GtidSet:
+def without_binlogs(lineage: Lineage, known: Facts, history: Snapshot) -> GtidSet:
     """What a MySQL had executed during a binlog of a lineage, and none of its binlogs ever had."""
     said = known.leaves_out
     with suppress(ArchiveError):
@@ -181,7 +180,7 @@ def without_binlogs(lineage: Lineage, known: Facts, history: BucketHistory) -> G
     return GtidSet.parse(lineage.gtids_outside) | gtids_that_came_in(said or ())
 
 
-def refuse_other_place(base: Base, history: BucketHistory) -> None:
+def refuse_other_place(base: Base, history: Snapshot) -> None:
     """Raise RecoveryError if a backup's GTIDs are not those of its place in the archive.
 
     Then its rows are of one of the two, and what lies in between would be missing or applied twice.
@@ -221,7 +220,40 @@ def refuse_other_place(base: Base, history: BucketHistory) -> None:
             )
 
 
-def innodb_lacks(base: Base, history: BucketHistory) -> str:
+def executed_with(have: Gtids | None, base: Base, reset: str) -> Gtids | None:
+    """What a target has executed, together with what its base backup has.
+
+    If it has none of the backup's GTIDs, they do not tell what was restored: the backup does. If it
+    has some, it must have all. Raises RecoveryError. `reset`: the target's statement that removes
+    its GTIDs, for the hint.
+    """
+    if have is None or base.gtids is None:
+        return base.gtids if have is None else have
+    if isinstance(have, GtidSet) and isinstance(base.gtids, GtidSet):
+        missing, part = base.gtids - have, base.gtids & have
+        if missing and not part and base.sets_gtids:
+            raise RecoveryError(
+                f"the target was not restored from what is named: loading {base.said_by} sets its "
+                f"GTIDs, {gtids_text(base.gtids)}, and the target has none of them",
+                hint="name the base backup that was restored, or restore this one. If this one was "
+                f"restored without that statement: {reset}; SET GLOBAL gtid_purged = '...' with "
+                "them, at the target",
+            )
+        if missing and part:
+            more = have - base.gtids
+            besides = f", and has {gtids_text(more)} besides" if more else ""
+            raise RecoveryError(
+                f"the target was not restored from what is named: {base.said_by} has "
+                f"{gtids_text(missing)}, the target has only {gtids_text(part)} of it{besides}",
+                hint="name the base backup that was restored, or restore this one; without such an "
+                "option the target's own GTIDs say where it continues. If this one was restored by "
+                f"a tool that does not set all of its GTIDs: {reset}; SET GLOBAL gtid_purged = "
+                "'...' with them, at the target",
+            )
+    return either(have, base.gtids) if type(have) is type(base.gtids) else have
+
+
+def innodb_lacks(base: Base, history: Snapshot) -> str:
     """Why the InnoDB data of a physical backup are not those of its place; "" if they are.
 
     After --no-lock the place is later than the data. A place behind statements, rotations and other
@@ -244,7 +276,7 @@ def innodb_lacks(base: Base, history: BucketHistory) -> str:
 
 
 def _engine_commits(
-    history: BucketHistory, lineage: str, begin: FilePosition, end: FilePosition
+    history: Snapshot, lineage: str, begin: FilePosition, end: FilePosition
 ) -> int | None:
     """How many transactions InnoDB has between two places of a lineage; None if that is unknown."""
     names = [name for name in history.names(lineage) if begin.binlog <= name <= end.binlog]
@@ -436,15 +468,9 @@ class Origin:
 
     def check_named(self) -> None:
         """See that the lineage that the operator named exists and is part of this history."""
-        lineage = self._start.lineage
-        if lineage is None:
-            return
-        ids = [one.id for one in self._history.lineages]
-        if lineage not in ids:
-            raise RecoveryError(
-                f"there is no lineage {lineage}", hint=f"there are: {', '.join(ids)}"
-            )
-        self._check_on_line([lineage])
+        if (lineage := self._start.lineage) is not None:
+            refuse_unknown(lineage, self._history)
+            self._check_on_line([lineage])
 
     def check_target(self, have: Gtids, everything: Gtids, *, begins_in: str, extra: str) -> None:
         """See that a server with these GTIDs has nothing of a dead branch, ambiguous or unknown.

@@ -4,25 +4,22 @@ An XA transaction stays prepared in the target, with its locks. An ALTER that Ma
 phases has not changed its table yet.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from binlog2s3.binlog.content import AlterName, Content, TwoPhase, Xid, xa_phase
+from binlog2s3.binlog.content import AlterName, Xid, xa_phase
 from binlog2s3.binlog.events import QUERIES, EventType
 from binlog2s3.binlog.gtid import Flavour, GtidSet
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.walk import wanted_types
 from binlog2s3.formatting import some
 from binlog2s3.recover.extract import Watcher
 from binlog2s3.recover.model import Plan, PlanPiece, Shown
+from binlog2s3.recover.snapshot import Snapshot
 
 LOOKED_BACK = 16 << 20
 """So many bytes before the goal are looked at, and so many before the plan begins."""
 _MOST = 20
-
-PhasesOf = Callable[[str, BinlogName, int, int], Iterator[tuple[Transaction, TwoPhase]]]
-"""The phases in a range of a binlog of a lineage, each with its transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +39,7 @@ class Pending:
 
 def pending_at(
     plan: Plan,
-    phases_of: PhasesOf,
-    content_of: Callable[[str, BinlogName, Transaction], Content],
+    snapshot: Snapshot,
     *,
     before: PlanPiece | None = None,
     most: int = LOOKED_BACK,
@@ -58,7 +54,7 @@ def pending_at(
     open_before: dict[Xid | AlterName | None, None] = {}
     looked_at = [(before, before.begin)] if before is not None else []
     for piece, begin in (*looked_at, *_last(plan.pieces, most)):
-        for one, phase in phases_of(piece.lineage, piece.binlog, begin, piece.end):
+        for one, phase in snapshot.phases(piece.lineage, piece.binlog, begin, piece.end):
             has_some = True
             if not piece.applies(one):
                 continue
@@ -76,7 +72,7 @@ def pending_at(
             lineage=piece.lineage,
             binlog=piece.binlog,
             transaction=one,
-            content=content_of(piece.lineage, piece.binlog, one),
+            content=snapshot.content(piece.lineage, piece.binlog, one),
         )
         for piece, one in found.values()
         if not (is_long and piece is before)  # it may have ended in the rest of the plan

@@ -43,8 +43,7 @@ from binlog2s3.recover.called import Called, definitions
 from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
-from binlog2s3.recover.extract import Extract, Watcher, walked
-from binlog2s3.recover.holes import executed_with
+from binlog2s3.recover.extract import Watcher, stream_of, walked
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import (
     Base,
@@ -58,7 +57,7 @@ from binlog2s3.recover.model import (
     Start,
 )
 from binlog2s3.recover.one_table import OnlyTables, texts_of, watched
-from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
+from binlog2s3.recover.origin import executed_with, innodb_lacks, refuse_other_place
 from binlog2s3.recover.pending import LOOKED_BACK, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
@@ -127,7 +126,7 @@ class _Ready:
     start: Start
     plan: Plan
     about: About
-    extract: Extract
+    open_stream: OpenStream
     zones: TimeZones | None
 
 
@@ -199,9 +198,9 @@ class _Recovery:
                 plan = replace(plan, begins_behind=_begins_behind(plan, snapshot))
             self._check(plan, start, snapshot)
             self._settings(plan)
-            extract = Extract(snapshot, concurrency=config.s3.concurrency)
-            zones = self._time_zones(plan, extract, snapshot)
-            only = self._only(plan, extract) if config.tables else None
+            open_stream = partial(stream_of, snapshot, concurrency=config.s3.concurrency)
+            zones = self._time_zones(plan, open_stream, snapshot)
+            only = self._only(plan, open_stream) if config.tables else None
         self._warnings += [str(error) for error in snapshot.problems]
         streamer = self._last_report(plan, snapshot)
         plan = self._with_warnings(plan, snapshot)
@@ -222,7 +221,7 @@ class _Recovery:
             start=start,
             plan=plan,
             about=about,
-            extract=extract,
+            open_stream=open_stream,
             zones=zones,
         )
 
@@ -268,7 +267,7 @@ class _Recovery:
     @staticmethod
     def _to_directory(ready: _Ready, directory: Path) -> Result:
         plan = ready.plan
-        with closing(ready.extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
+        with closing(ready.open_stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             before = _gtids_before(plan, ready.snapshot)
             return to_directory(
                 plan, ready.about, pieces, directory, before=before, on_progress=progress
@@ -469,16 +468,18 @@ class _Recovery:
         except RecoveryError as error:
             self._refuse(error)
 
-    def _only(self, plan: Plan, extract: Extract) -> OnlyTables:
+    def _only(self, plan: Plan, open_stream: OpenStream) -> OnlyTables:
         """See whether only these tables can be applied, to this target."""
-        found = OnlyTables(self._config.tables, plan, extract.stream)
+        found = OnlyTables(self._config.tables, plan, open_stream)
         if self._target is not None:
             found.ask(self._target)
         for refusal in found.refusals:
             self._refuse(refusal)
         return found
 
-    def _time_zones(self, plan: Plan, extract: Extract, snapshot: Snapshot) -> TimeZones | None:
+    def _time_zones(
+        self, plan: Plan, open_stream: OpenStream, snapshot: Snapshot
+    ) -> TimeZones | None:
         """See whether the target's system time zone makes other values of the plan's statements."""
         config, server = self._config, self._server
         writes = config.output_dir is not None and not config.dry_run
@@ -490,7 +491,7 @@ class _Recovery:
             server.time_zone if server is not None else lambda _year: None,
             accepted=config.accept_time_zone,
         )
-        found.look(extract.stream, snapshot.transactions)
+        found.look(open_stream, snapshot.transactions)
         if found.refusal is not None:
             self._refuse(found.refusal)
         self._warnings += found.warnings()
@@ -502,11 +503,11 @@ class _Recovery:
         """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
         unread = ""
         try:
-            found = pending_at(plan, snapshot.phases, snapshot.content, before=piece_before(plan))
+            found = pending_at(plan, snapshot, before=piece_before(plan))
         except ArchiveError as error:  # what the target has already may be damaged
             unread = str(error)
             with _reading():
-                found = pending_at(plan, snapshot.phases, snapshot.content)
+                found = pending_at(plan, snapshot)
         self._prepared_before = PreparedBefore(found.before, unread=unread)
         if not found.is_all:
             self._warnings.append(
@@ -633,7 +634,7 @@ class _Recovery:
     def _applied(self, apply: Apply, ready: _Ready) -> Result:
         """Apply it to the target. Ctrl-C prints what the next run does."""
         tables, only = self._config.tables, ready.about.only
-        opened: OpenStream = ready.extract.stream
+        opened: OpenStream = ready.open_stream
         if only is not None and not only.looked:
             opened = watched(opened, only.check)
         if ready.zones is not None:
@@ -683,7 +684,7 @@ class _Recovery:
         if not standing.was_interrupted():
             return ""
         plan, only = ready.plan, ready.about.only
-        opened = walked(ready.extract.stream, self._watchers)
+        opened = walked(ready.open_stream, self._watchers)
         if only is not None:
             opened = watched(opened, only.check)
         try:

@@ -32,11 +32,12 @@ from binlog2s3.config.goal import Latest
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import Search
-from binlog2s3.recover.holes import Holes, holes
-from binlog2s3.recover.model import BucketHistory, Plan, PlanPiece, Request, Shown
+from binlog2s3.recover.holes import Holes
+from binlog2s3.recover.model import Plan, PlanPiece, Request, Shown
 from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
-from binlog2s3.recover.route import Route, RouteExecuted
+from binlog2s3.recover.route import Route, RouteExecuted, last_lineage, refuse_unknown
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.server.omissions import IGNORES, gtids_that_came_in
 
 _SHOWN = 3
@@ -44,17 +45,13 @@ _BACK = 50
 """How many binlogs are searched for the last transactions that are kept."""
 
 
-def make(request: Request, history: BucketHistory) -> Plan:
+def make(request: Request, history: Snapshot) -> Plan:
     """The plan for this request. Raises RecoveryError with what can be reached instead.
 
     Pages say where to look. If something is not as a page says, the plan is made again.
     """
-    if not history.lineages:
-        raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
-    tip = request.lineage or history.current
-    ids = [lineage.id for lineage in history.lineages]
-    if tip not in ids:
-        raise RecoveryError(f"there is no lineage {tip}", hint=f"there are: {', '.join(ids)}")
+    tip = last_lineage(history, request.lineage)
+    refuse_unknown(tip, history)
     while True:
         doubts = history.doubts
         try:
@@ -67,7 +64,7 @@ def make(request: Request, history: BucketHistory) -> Plan:
                 return plan
 
 
-def _route(history: BucketHistory, tip: str) -> Route:
+def _route(history: Snapshot, tip: str) -> Route:
     route = Route(history, tip)
     if not len(route):
         pruned = route.pruned
@@ -137,7 +134,7 @@ class _Planner:
             adds=self._pieces.applied,
             skipped=self._skip.found(),
             skipped_singly=self._skip.found_singly(),
-            holes=str(filled.gtids),
+            holes=str(filled),
             lacks=lacks,
             kept=tuple(self._last_kept(stop, first)),
             left_out=tuple(self._first_left_out(stop, first)),
@@ -494,19 +491,20 @@ class _Planner:
                     f"name its beginning, too: {first}",
                 )
 
-    def _check_holes(self, pieces: Sequence[PlanPiece], start: Spot, stop: Spot) -> Holes:
-        """See that what the target has is a beginning of the history, but for what may be missing.
+    def _check_holes(self, pieces: Sequence[PlanPiece], start: Spot, stop: Spot) -> ExactGtids:
+        """See that what the target has is a beginning of the history, but for holes: these.
 
         A hole that --skip-gtid leaves out, or --allow-gap as damaged, is not applied, so it is not
         applied too late. One that is named and was filled may be a run's that was interrupted.
         """
-        have = self._stands.part if self._stands is not None else None
-        allowed = self._allowed
-        found = Holes() if have is None else holes(self._route, have, pieces, start, stop)
-        rest = ExactGtids() if self._request.any_holes else found.gtids - allowed
-        if rest:
-            raise self._hole(rest, found.later)
-        unknown = allowed - found.gtids
+        have, allowed, gtids = None, self._allowed, ExactGtids()
+        if self._stands is not None:
+            have = self._stands.part
+            found = Holes(self._route, have, pieces, start, stop)
+            gtids = found.gtids
+            if not self._request.any_holes and (rest := gtids - allowed):
+                raise self._hole(rest, found.later)
+        unknown = allowed - gtids
         there = unknown.within(have, self._route) if have is not None else ExactGtids()
         if unknown - there:
             raise self._search.refused(
@@ -516,7 +514,7 @@ class _Planner:
             )
         if there:
             self._warnings.append(f"--allow-holes: the target has {gtids_text(there)} already")
-        return found
+        return gtids
 
     def _hole(self, gtids: ExactGtids, later: str) -> RecoveryError:
         start = self._request.start

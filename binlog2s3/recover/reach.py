@@ -15,10 +15,11 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.branches import Branches
-from binlog2s3.recover.model import BinlogPosition, BucketHistory, Plan, Request, Start
+from binlog2s3.recover.model import BinlogPosition, Plan, Request, Start
 from binlog2s3.recover.origin import refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.route import Route, history_flavour
+from binlog2s3.recover.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class BackupReach:
     unknown: ArchiveError | None = None
 
 
-def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
+def reaches_of(start: Start, history: Snapshot) -> list[BackupReach]:
     """What a backup that ends there can be brought to, along each history that fits it.
 
     The current history comes first, then the newest one; branches that the current one left are
@@ -72,12 +73,12 @@ def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
     return [replace(one, unknown=unknown) for one in found or refused[:1]]
 
 
-def reach_of(start: Start, history: BucketHistory) -> BackupReach:
+def reach_of(start: Start, history: Snapshot) -> BackupReach:
     """The first of these."""
     return reaches_of(start, history)[0]
 
 
-def _along(request: Request, history: BucketHistory) -> BackupReach:
+def _along(request: Request, history: Snapshot) -> BackupReach:
     """What a backup can be brought to along one history; without a lineage if it does not fit."""
     try:
         plan = make(request, history)
@@ -105,7 +106,7 @@ def _along(request: Request, history: BucketHistory) -> BackupReach:
     )
 
 
-def is_ahead(start: Start, history: BucketHistory) -> bool:
+def is_ahead(start: Start, history: Snapshot) -> bool:
     """Whether a backup ends after all that the bucket has of the current history: it may come."""
     route = Route(history, history.current)
     if not len(route):
@@ -135,7 +136,7 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
     return is_same and bool(beyond(start.gtids, everything))
 
 
-def plan_for(backup: Backup, request: Request, history: BucketHistory) -> Plan:
+def plan_for(backup: Backup, request: Request, history: Snapshot) -> Plan:
     """The plan that brings a registered backup to a goal. Raises RecoveryError, ArchiveError.
 
     `request`: of its start, only the lineage counts, if it names one.
@@ -146,14 +147,14 @@ def plan_for(backup: Backup, request: Request, history: BucketHistory) -> Plan:
     return make(replace(request, start=start), history)
 
 
-def _refuse_other_place(start: Start, history: BucketHistory) -> None:
+def _refuse_other_place(start: Start, history: Snapshot) -> None:
     """See that the GTIDs of a backup are those of its place, unless that has told its lineage."""
     if start.base is not None and start.lineage is None:
         refuse_other_place(start.base, history)
 
 
 def choose(
-    backups: Sequence[Backup], request: Request, history: BucketHistory
+    backups: Sequence[Backup], request: Request, history: Snapshot
 ) -> tuple[Backup, Plan | RecoveryError | ArchiveError]:
     """The newest of these backups that can be brought to a goal, with `plan_for` it.
 
@@ -173,7 +174,7 @@ def choose(
     return nearest, refusals[nearest.id]
 
 
-def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:
+def _reach(plan: Plan, start: Start, history: Snapshot) -> BackupReach:
     first, route = _first(plan.begin, start, history), Route(history, plan.lineage)
     needed, from_us = _begin(first, plan.begin, route)
     return BackupReach(
@@ -186,7 +187,7 @@ def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:
     )
 
 
-def _first(begin: BinlogPosition, start: Start, history: BucketHistory) -> BinlogPosition:
+def _first(begin: BinlogPosition, start: Start, history: Snapshot) -> BinlogPosition:
     """The place in the first binlog that a plan from this start reads.
 
     A start at a position, or one whose lineage was found by its position, needs that binlog even if
@@ -250,7 +251,7 @@ def _number(route: Route, place: BinlogPosition) -> int:
 
 
 def _up_to_break(
-    request: Request, history: BucketHistory, refusal: RecoveryError | ArchiveError
+    request: Request, history: Snapshot, refusal: RecoveryError | ArchiveError
 ) -> BackupReach | None:
     """What the backup reaches before the first gap or damage; None if it cannot be used at all."""
     try:

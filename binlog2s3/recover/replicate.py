@@ -8,10 +8,9 @@ removed at the end, or by the next run; and before that it is known how far the 
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.place import domain_of, gtid_text
@@ -24,6 +23,7 @@ from binlog2s3.recover.applier_error import (
 )
 from binlog2s3.recover.channel import Channel, State, channel_of
 from binlog2s3.recover.extract import through
+from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import (
     BinlogPosition,
@@ -67,30 +67,17 @@ class Work:
     tables: Sequence[tuple[str, str]] = ()
 
 
-class RunNotes(Protocol):
-    """What the next run has to know if this one does not come to its end."""
-
-    half_way: str | None
-    """The GTID of the plan's first transaction if the target crashed where that was next."""
-
-    def reach(self, place: BinlogPosition, /) -> None:
-        """What was applied ends here: the channel of a target without GTIDs is removed now."""
-
-    def follow_gtids(self) -> None:
-        """`gtid_slave_pos` of a MariaDB is where the plan begins: from now on it tells."""
-
-    def keep(self, before: Mapping[str, object], /) -> None:
-        """The settings of the server before they are changed; none once they are restored."""
-
-
 class Replication:
-    """One apply to one target. Nothing was applied as long as it has not `touched` the target."""
+    """One apply to one target. Nothing was applied as long as it has not `touched` the target.
+
+    `standing` gets what the next run has to know if this one does not come to its end.
+    """
 
     def __init__(
         self,
         target: Target,
         work: Work,
-        notes: RunNotes,
+        standing: Standing,
         *,
         listen: Listen,
         workers: int | None = None,
@@ -101,7 +88,7 @@ class Replication:
         self._facts = target.facts
         self._work = work
         self._plan = work.plan
-        self._notes = notes
+        self._standing = standing
         self._listen = listen
         self._workers = workers
         self._window = window or Window()
@@ -187,7 +174,7 @@ class Replication:
                 self._channel.stop()
                 place = self._channel.reached(self._plan.lineages)
                 if self.touched and not self._facts.keeps_gtids and place is not None:
-                    self._notes.reach(place)
+                    self._standing.reach(place)
                 self._channel.remove()
             self._give_back()
         except Binlog2s3Error as other:
@@ -231,7 +218,7 @@ class Replication:
         if self._facts.flavour == "mariadb" and not receive_only:
             at = ",".join(_position(self._plan.begins_behind))
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (at,))
-            self._notes.follow_gtids()
+            self._standing.follow_gtids()
         begin = None if self._facts.keeps_gtids else self._plan.begin
         self._channel.create(source.address, self._account, begin, self._listen)
         if self._work.tables and not receive_only:
@@ -298,7 +285,7 @@ class Replication:
                     self._channel.set_global(name, value)
             return
         if before:
-            self._notes.keep(before)
+            self._standing.keep(before)
         for name, value in wanted.items():
             self._before[name] = before[name]
             self._channel.set_global(name, value)
@@ -313,7 +300,7 @@ class Replication:
             except SourceError:
                 self._before[name] = value
                 raise
-        self._notes.keep({})
+        self._standing.keep({})
 
     # how far it is
 
@@ -416,7 +403,7 @@ class Replication:
             named += f", in the event that ends at {at} (lineage {at.lineage})"
         code = "" if f"code: {failure.code}" in failure.text else f" ({failure.code})"
         hint = advised(failure.code, reached=reached, gtid=gtid, again=AGAIN)
-        if gtid is not None and gtid == self._notes.half_way:
+        if gtid is not None and gtid == self._standing.half_way:
             then = told_executed(self._plan.begins_behind, gtid)
             hint = (
                 "the target crashed earlier where this transaction was next, and may have carried "

@@ -54,7 +54,8 @@ from binlog2s3.binlog.place import (
 )
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.model import BinlogPosition, BucketHistory, Search
+from binlog2s3.recover.model import BinlogPosition
+from binlog2s3.recover.snapshot import Search, Snapshot
 
 Result = TypeVar("Result")
 SECOND_US = 1_000_000
@@ -67,7 +68,7 @@ class Route:
     ask a cache, to look at many binlogs.
     """
 
-    def __init__(self, history: BucketHistory, tip: str) -> None:
+    def __init__(self, history: Snapshot, tip: str) -> None:
         self.history = history
         self.line: Line = line_of(history.lineages, tip)
         self.tip = self.line.parts[-1].lineage
@@ -366,7 +367,7 @@ class Route:
         everything = either(before, empty(self.flavour))
         while number < len(self):
             last = self._unbroken_to(number)
-            if last > number and _covers(everything, self.brief(number).gtids_before):
+            if last > number and has_all(everything, self.brief(number).gtids_before):
                 end = self.brief(last)
                 everything = either(either(everything, end.gtids_before or before), end.gtids_added)
                 number = last + 1
@@ -417,9 +418,8 @@ class Route:
         found: int | None = None
         for numbers in self.by_part():
             cut = self.line_part(numbers[0]).cut
-            past = bisect_left(numbers, x=True, key=lambda n: not self._is_covered(n, have))
-            if past:
-                found = numbers[past - 1]
+            last = last_where(numbers, lambda number: has_all(have, self.begins_after(number)))
+            found = found if last is None else last
             is_past = cut is not None and self._covers_cut(numbers[-1], cut, have)
             if found is not None and not is_past:
                 return found
@@ -435,10 +435,6 @@ class Route:
         if cut.binlog != self.binlogs[number].name:
             return False
         return self.gtids_at(number, self.size(number)) == empty("mysql")
-
-    def _is_covered(self, number: int, have: GtidSet) -> bool:
-        before = self.begins_after(number)
-        return isinstance(before, GtidSet) and before <= have
 
     def begins_after(self, number: int) -> Gtids | None:
         """The GTIDs executed before a binlog; None if it does not say them.
@@ -491,12 +487,12 @@ class Route:
     ) -> Iterator[Transaction]:
         """See `GtidLine`."""
         before = self.repeated(number)
-        begin = self._near(number, near) if near else 0
+        begin = self.near(number, near) if near else 0
         for one in self.searched(number, WithGtids(frozenset(gtids)), begin):
             if before is None or not before.has(number, one):
                 yield one
 
-    def _near(self, number: int, gtid: str) -> int:
+    def near(self, number: int, gtid: str) -> int:
         """Where the last block begins that begins with a lower number of the same server."""
         found = 0
         for block in self.known(number).blocks:
@@ -536,7 +532,7 @@ class _Gathered:
         return gathered((one.gtid for one in transactions if one.gtid), self.flavour)
 
 
-def gtids_at(history: BucketHistory, lineage: str, name: BinlogName, offset: int) -> Gtids | None:
+def gtids_at(history: Snapshot, lineage: str, name: BinlogName, offset: int) -> Gtids | None:
     """All GTIDs executed before an offset of a binlog; None if it does not say what came before.
 
     Of MariaDB a state, with the newest of each domain.
@@ -570,17 +566,41 @@ def _name(line_binlog: LineBinlog) -> BinlogName:
     return line_binlog.name
 
 
-def _covers(gtids: Gtids, others: Gtids | None) -> bool:
-    return others is not None and type(gtids) is type(others) and others <= gtids
+def has_all(gtids: Gtids | None, others: Gtids | None) -> bool:
+    """Whether the first have all of the others; of MariaDB's, the last of each server count."""
+    if gtids is None or others is None or type(gtids) is not type(others):
+        return False
+    return others <= gtids
 
 
-def history_flavour(history: BucketHistory, lineage: str | None) -> Flavour:
+def last_where(numbers: range, is_so: Callable[[int], bool]) -> int | None:
+    """The last of a part's binlogs of which this is true; it is so up to one, and none after."""
+    past = bisect_left(numbers, x=True, key=lambda number: not is_so(number))
+    return numbers[past - 1] if past else None
+
+
+def history_flavour(history: Snapshot, lineage: str | None) -> Flavour:
     """The flavour of the history that ends in this lineage; None: in the current one.
+
+    Raises RecoveryError if the bucket has no lineage.
+    """
+    tip = last_lineage(history, lineage)
+    flavours = {one.id: one.flavour for one in history.lineages}
+    return flavours.get(tip, history.lineages[-1].flavour)
+
+
+def last_lineage(history: Snapshot, lineage: str | None) -> str:
+    """The id of the lineage in which a history ends: this one, or the current one.
 
     Raises RecoveryError if the bucket has no lineage.
     """
     if not history.lineages:
         raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
-    wanted = lineage or history.current
-    known = {one.id: one.flavour for one in history.lineages}
-    return known.get(wanted, history.lineages[-1].flavour)
+    return lineage or history.current
+
+
+def refuse_unknown(lineage: str, history: Snapshot) -> None:
+    """Raise RecoveryError if the bucket has no such lineage."""
+    ids = [one.id for one in history.lineages]
+    if lineage not in ids:
+        raise RecoveryError(f"there is no lineage {lineage}", hint=f"there are: {', '.join(ids)}")

@@ -1,4 +1,4 @@
-"""What a recovery asks about the bucket, answered from a real one (`model.BucketHistory`).
+"""The history that a bucket has of one source: what plans, `find` and `verify` ask about it.
 
 It reads no more of a binlog than was asked for.
 
@@ -7,11 +7,11 @@ asked for, whatever is added and wherever its bytes move meanwhile.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import merge
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import Catalog
@@ -32,11 +32,11 @@ from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
-from binlog2s3.recover.model import Search
 from binlog2s3.workers import Advance, Workers, unseen
 
 Result = TypeVar("Result")
-
+Search: TypeAlias = Callable[[Iterable[Transaction]], Result]
+"""What is looked for in transactions, which come in order. Equal ones find the same."""
 ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Facts]
 """See `one_binlog.known_by_reading`."""
 
@@ -145,10 +145,10 @@ def snapshot_of(
 class Snapshot:
     """What a bucket has of one source. Opens nothing until it is asked; for one thread.
 
-    Implements `model.BucketHistory`, which has most of its methods; its `blocks` are for `extract`.
-    Any question raises ArchiveError if the bucket contradicts itself. `unreadable`: why lineages
-    are left out. `problems`: what is missing at a binlog's end, which pages are not used, and why
-    it is unknown which lineage is current. `doubts`: how often something was not as a page says.
+    Any question raises ArchiveError if the bucket contradicts itself. Its `blocks` are for
+    `extract`. `unreadable`: why lineages are left out. `problems`: what is missing at a binlog's
+    end, which pages are not used, and why it is unknown which lineage is current. `doubts`: how
+    often something was not as a page says: then whoever asked by pages asks again.
     `read`: how a binlog without an entry is found out. `search`: how one is searched.
     """
 
@@ -425,13 +425,17 @@ class Snapshot:
     def transactions(
         self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
     ) -> Iterator[Transaction]:
-        """The whole transactions that begin in [`begin`, `end`), in order."""
+        """The whole transactions that begin in [`begin`, `end`), in order.
+
+        Reads only their blocks. Damaged events are skipped: a transaction with such an event is
+        included if its bounds can be found.
+        """
         yield from one_binlog.transactions(self.blocks, self.known(lineage, name), begin, end)
 
     def searched(
         self, lineage: str, name: BinlogName, begin: int, end: int, search: Search[Result]
     ) -> Result:
-        """See `BucketHistory`."""
+        """What a search finds in the whole transactions that lie in [`begin`, `end`)."""
         known = self.known(lineage, name)
 
         def read() -> Result:

@@ -19,7 +19,7 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.server.connection import Server, granted_name
 from binlog2s3.server.login import Login
 from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
-from binlog2s3.server.sql import HAS_ROWS, quoted
+from binlog2s3.server.sql import HAS_ROWS
 from binlog2s3.server.version import ServerVersion, is_on
 
 DATABASE = "binlog2s3_recovery"
@@ -371,20 +371,6 @@ def stop_threads(target: Target) -> None:
         target.server.rows("SET GLOBAL event_scheduler = OFF")
     if target.facts.channels:
         target.server.rows(target.facts.release.stop_statement)
-
-
-def disabled_events(server: Server) -> tuple[str, ...]:
-    """Statements that enable the events that a replica disables, each with its definer."""
-    rows = server.rows(
-        "SELECT event_schema AS db, event_name AS name, definer AS definer "
-        "FROM information_schema.events WHERE status NOT IN ('ENABLED', 'DISABLED') ORDER BY 1, 2"
-    )
-    found = []
-    for row in rows:
-        user, _, host = str(row["definer"]).rpartition("@")
-        db, name, user, host = (quoted(str(one)) for one in (row["db"], row["name"], user, host))
-        found.append(f"ALTER DEFINER={user}@{host} EVENT {db}.{name} ENABLE;")
-    return tuple(found)
 
 
 def prepared(server: Server, flavour: Flavour) -> tuple[str, ...] | None:

@@ -17,9 +17,10 @@ from pathlib import Path
 from binlog2s3.archive.backups import Backup
 from binlog2s3.config.restore import RestoreInto
 from binlog2s3.errors import RecoveryError
-from binlog2s3.restore.children import end_of, ended_with, started, waited
+from binlog2s3.restore.children import end_of, started, waited
 from binlog2s3.restore.scratch import socket_of
 from binlog2s3.restore.workspace import Workspace
+from binlog2s3.server.child import ended_with
 
 _FROM_ARCHIVE = frozenset({"location", "id", "label", "tool"})
 """The values that a document in the bucket has said."""

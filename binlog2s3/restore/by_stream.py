@@ -17,10 +17,11 @@ from pathlib import Path
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import RecoveryError
-from binlog2s3.restore.children import bare, end_of, ended_with, started, waited
+from binlog2s3.restore.children import bare, end_of, started, waited
 from binlog2s3.restore.scratch import ScratchServer
 from binlog2s3.restore.settings import settings_of_backup
 from binlog2s3.restore.workspace import Workspace
+from binlog2s3.server.child import ended_with
 
 DUMPS = {"mysqldump": ("mysql",), "mariadb-dump": ("mariadb", "mysql")}
 """The programs that load the output of a dump tool."""

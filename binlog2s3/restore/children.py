@@ -8,7 +8,6 @@ started is found by the mark.
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import IO
 
 from binlog2s3 import private
 from binlog2s3.errors import RecoveryError
+from binlog2s3.server.child import launched
 
 MARK = "BINLOG2S3_DRILL_ID"
 _OURS = ("AWS_", "BINLOG2S3_")
@@ -24,18 +24,6 @@ _OURS = ("AWS_", "BINLOG2S3_")
 _ELSEWHERE = ("MYSQL_", "MARIADB_", "LIBMYSQL_")
 """Variables that begin so lead a client to another server: MYSQL_HOST does, past --socket, too."""
 _END_SECONDS = 30.0
-# Runs first, in the same process: so the child dies with its parent from the first moment.
-_LAUNCH = """\
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("its parent is gone")
-os.umask(0o077)
-try:
-    os.execvp(sys.argv[2], sys.argv[2:])
-except OSError as error:
-    sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")
-"""
 
 
 def bare(**more: str) -> dict[str, str]:
@@ -62,7 +50,7 @@ def started(
         added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(added, "ab") as out, _input(given) as read:
             return subprocess.Popen(
-                [sys.executable, "-c", _LAUNCH, str(os.getpid()), *argv],
+                launched(argv),
                 stdin=read,
                 stdout=out,
                 stderr=out,
@@ -138,11 +126,6 @@ def waited(process: "subprocess.Popen[bytes]") -> int:
         process.kill()
         process.wait()
         raise
-
-
-def ended_with(code: int) -> str:
-    """How a program ended, for a message."""
-    return f"status {code}" if code >= 0 else f"signal {-code}"
 
 
 def end_of(log: Path, most: int = 400) -> str:

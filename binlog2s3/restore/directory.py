@@ -20,7 +20,7 @@ from binlog2s3.config.restore import ALLOWED, WORK, stranger_in
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event
 from binlog2s3.restore.engine import Reached
-from binlog2s3.restore.workspace import LOGS, Workspace, delete, read_marker
+from binlog2s3.restore.workspace import Workspace, empty, read_marker, remove, remove_unmarked
 
 Stage = Literal["restore", "start", "apply", "finish", "place"]
 """What a restore does, or did when it was killed. What was before `start` begins again."""
@@ -75,10 +75,9 @@ class DataDirectory:
         try:
             private.check_inner(directory, others=others)
             found = converted(json.loads(read_marker(directory / MARKER)), Marker)
-        except FileNotFoundError:  # killed before the marker was complete: then it is empty
-            (directory / f"{MARKER}.new").unlink(missing_ok=True)
+        except FileNotFoundError:
             try:
-                directory.rmdir()
+                remove_unmarked(directory, MARKER)
             except OSError as error:
                 raise self._unknown(f"it has no {MARKER}") from error
             self._refuse_stranger("a restore into it that was interrupted at its very end is whole")
@@ -120,9 +119,7 @@ class DataDirectory:
             return
         self.note(marker)
         try:
-            for path in self.workspace.directory.iterdir():
-                if path.name not in (MARKER, *LOGS):
-                    delete(path)
+            empty(self.workspace.directory, MARKER)
             tmp = self.workspace.directory / "tmp"
             tmp.mkdir(mode=0o700)
             self.workspace.give(tmp)
@@ -150,9 +147,7 @@ class DataDirectory:
                     path.rename(there)
                 work.data.rmdir()
             os.sync()
-            for path in sorted(work.directory.iterdir(), key=lambda one: one.name == MARKER):
-                delete(path)
-            work.directory.rmdir()
+            remove(work.directory, MARKER)
         except OSError as error:
             raise RecoveryError(
                 f"the restored files cannot be moved to {self.path}: {error}",

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from binlog2s3.archive.backups import Backup, Registered, look_up, one_of
@@ -27,8 +28,8 @@ from binlog2s3.output import clean, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr, reach
 from binlog2s3.recover.events import Event, Statuses
-from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import BucketHistory, Plan, Request
+from binlog2s3.recover.extract import stream_of
+from binlog2s3.recover.model import Plan, Request
 from binlog2s3.recover.one_table import OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
@@ -154,9 +155,9 @@ def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot
 
 
 def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
-    extract = Extract(snapshot, concurrency=config.s3.concurrency)
+    open_stream = partial(stream_of, snapshot, concurrency=config.s3.concurrency)
     with pitr_named():
-        found = OnlyTables(config.tables, plan, extract.stream)
+        found = OnlyTables(config.tables, plan, open_stream)
         for refusal in found.refusals:
             raise refusal
         return found
@@ -421,8 +422,8 @@ class Engine:
                 (one.lineage, str(one.binlog)): snapshot.known(one.lineage, one.binlog).server_id
                 for one in plan.pieces
             }
-        extract = Extract(snapshot, concurrency=self._config.s3.concurrency)
-        with closing(extract.stream(plan.pieces)) as stream:
+        concurrency = self._config.s3.concurrency
+        with closing(stream_of(snapshot, plan.pieces, concurrency=concurrency)) as stream:
             found.look(stream, ids)
         return found
 
@@ -457,7 +458,7 @@ def pitr_named() -> Iterator[None]:
         raise
 
 
-def version_of_source(plan: Plan, history: BucketHistory) -> str:
+def version_of_source(plan: Plan, history: Snapshot) -> str:
     """The version of the server that wrote the last binlog of the plan.
 
     The lineage says the version with which it began: an upgrade continues it.
@@ -466,7 +467,7 @@ def version_of_source(plan: Plan, history: BucketHistory) -> str:
     return one_line(said or plan.server_version)
 
 
-def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
+def is_place_sure(backup: Backup, history: Snapshot) -> bool:
     """Whether a backup's place, if it has no GTIDs, is in one history only.
 
     After a RESET, or on a server that was put back, the same name and position are used again.

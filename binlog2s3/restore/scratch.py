@@ -26,9 +26,10 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.stream import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.target import CHANNEL
-from binlog2s3.restore.children import bare, end_of, ended_with, started, undisturbed, waited
+from binlog2s3.restore.children import bare, end_of, started, undisturbed, waited
 from binlog2s3.restore.settings import settings_of_backup
 from binlog2s3.restore.workspace import Workspace
+from binlog2s3.server.child import ended_with
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.version import ServerVersion

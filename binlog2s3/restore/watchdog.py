@@ -40,7 +40,8 @@ class Watchdog:
     """Interrupts the main thread when a limit is passed. Use it as a context manager.
 
     At its end it raises RecoveryError instead of the interrupt that it caused, and instead of an
-    error on a disk that is full or almost full. `logs` have the output of what it starts.
+    error on a disk that is full or almost full. `logs` have the output of what it starts. `larger`:
+    the hint for a disk that is too small.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Watchdog:
         timeout: float | None = None,
         max_disk: int | None = None,
         logs: Sequence[Path] = (),
-        larger: str = "use a --work-dir on a larger disk",
+        larger: str,
     ) -> None:
         self._directory = directory
         self._logs = logs
@@ -125,7 +126,7 @@ def explained(
     output: str,
     work_dir: Path,
     free: int | None,
-    larger: str = "use a --work-dir on a larger disk",
+    larger: str,
 ) -> RecoveryError | None:
     """The same error with the free space of the disk, if the disk may be the reason; else None.
 

@@ -83,6 +83,29 @@ def delete(path: Path) -> None:
         path.unlink()
 
 
+def empty(directory: Path, marker: str) -> None:
+    """Delete all but the marker and the logs. Raises OSError."""
+    for path in directory.iterdir():
+        if path.name not in (marker, *LOGS):
+            delete(path)
+
+
+def remove(directory: Path, marker: str) -> None:
+    """Delete a directory, its marker last: until then it is known. Raises OSError."""
+    for path in sorted(directory.iterdir(), key=lambda path: path.name == marker):
+        delete(path)
+    directory.rmdir()
+
+
+def remove_unmarked(directory: Path, marker: str) -> None:
+    """Delete one whose maker was killed before the marker was whole. Raises OSError if it has more.
+
+    It has nothing else then.
+    """
+    (directory / f"{marker}.new").unlink(missing_ok=True)
+    directory.rmdir()
+
+
 def size_of(directory: Path) -> int:
     """Bytes on the disk of all files below a directory; what vanishes meanwhile counts as 0."""
     total = 0

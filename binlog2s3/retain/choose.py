@@ -19,8 +19,8 @@ from binlog2s3.archive.pages import name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
-from binlog2s3.recover.model import BucketHistory
 from binlog2s3.recover.reach import BackupReach
+from binlog2s3.recover.snapshot import Snapshot
 from binlog2s3.store.contract import ObjectInfo
 
 Unfinished = Mapping[BinlogName, Sequence[ObjectInfo]]
@@ -248,7 +248,7 @@ def needs_of(
 
 
 def given_up(
-    history: BucketHistory,
+    history: Snapshot,
     lineage: Lineage,
     archived: Contents,
     *,

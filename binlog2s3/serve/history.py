@@ -55,10 +55,9 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover import one_binlog
 from binlog2s3.recover.branches import Branches
-from binlog2s3.recover.model import Search
 from binlog2s3.recover.origin import outside, unnamed_before
 from binlog2s3.recover.route import Route
-from binlog2s3.recover.snapshot import Snapshot
+from binlog2s3.recover.snapshot import Search, Snapshot
 from binlog2s3.replication.feed import MysqlHad, NotServedError
 from binlog2s3.replication.source import defect_of
 from binlog2s3.serve.binlogs import Binlogs, BusyError, ReadWhole, UnreadError

@@ -21,6 +21,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.backup import BackupTool, PositionFrom
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import one_line
+from binlog2s3.server.child import ended_with, said_by, start
 from binlog2s3.server.login import Login
 from binlog2s3.server.mysqlbinlog import (
     Tool,
@@ -29,8 +30,6 @@ from binlog2s3.server.mysqlbinlog import (
     plugins_for,
     refuse_unguarded,
     safe_plugins,
-    said_by,
-    start,
 )
 
 DEFAULTS_FILE = "{defaults_file}"
@@ -305,9 +304,9 @@ class RunningBackup:
             return
         said = "; ".join(lines[-3:] if status else errors[-3:])[-600:]
         said = one_line(said) or "it said nothing"
-        ended = f"status {status}" if status >= 0 else f"signal {-status}"
         raise RecoveryError(
-            f"{self.name} ended with {ended}: {said}", hint=f"{_advice(said)}; nothing was stored"
+            f"{self.name} ended with {ended_with(status)}: {said}",
+            hint=f"{_advice(said)}; nothing was stored",
         )
 
     def _read_stderr(self, pipe: IO[bytes]) -> None:

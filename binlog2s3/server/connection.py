@@ -167,7 +167,7 @@ class Server:
 
     def _binlog_engine(self) -> str:
         """The engine that has the binlog; "" if it is in files."""
-        rows = self._all("SHOW GLOBAL VARIABLES LIKE 'binlog_storage_engine'")
+        rows = self.rows("SHOW GLOBAL VARIABLES LIKE 'binlog_storage_engine'")
         return str(rows[0]["Value"] or "") if rows else ""
 
     def _identity(
@@ -206,7 +206,7 @@ class Server:
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:
         """SHOW BINARY LOGS, oldest first. It locks the server's list: do not ask every second."""
-        rows = self._all("SHOW BINARY LOGS")
+        rows = self.rows("SHOW BINARY LOGS")
         found = []
         for row in rows:
             encrypted = str(row.get("Encrypted", "No")).lower() == "yes"
@@ -223,8 +223,8 @@ class Server:
         began, so `settled_at` is before the oldest statement that is running. To see the statements
         of other users, the account needs PROCESS.
         """
-        identity = "@@server_uuid" if not self._is_mariadb() else "''"
-        running = "NULL" if self._version_of_server().stamps_commits else _RUNNING
+        identity = "@@server_uuid" if not self.version.mariadb else "''"
+        running = "NULL" if self.version.stamps_commits else _RUNNING
         row = self._one(
             f"SELECT UTC_TIMESTAMP(6) AS now, {identity} AS uuid, {running} AS seconds, "
             "@@global.read_only AS read_only"
@@ -234,7 +234,7 @@ class Server:
         if row["seconds"] is not None:
             whole = timedelta(seconds=int(row["seconds"]) + 2)
             settled_at = asked_at.replace(microsecond=0) - whole
-        status = self._all(self._version_of_server().status_statement)
+        status = self.rows(self.version.status_statement)
         uuid = str(row["uuid"]) or self.facts().uuid
         if not status:
             self.facts()
@@ -244,7 +244,7 @@ class Server:
                 uuid=uuid,
             )
         gtid_set = str(status[0].get("Executed_Gtid_Set") or "").replace("\n", "")
-        if self._is_mariadb():
+        if self.version.mariadb:
             gtid_set = str(self._one("SELECT @@gtid_binlog_pos AS pos")["pos"])
         return ServerPosition(
             asked_at=asked_at,
@@ -261,10 +261,10 @@ class Server:
         Needs REPLICATION SLAVE (on MariaDB BINLOG MONITOR). Raises SourceError, also if the server
         no longer has this binlog.
         """
-        for row in self._all("SHOW BINLOG EVENTS IN %s LIMIT 3", (str(name),)):
+        for row in self.rows("SHOW BINLOG EVENTS IN %s LIMIT 3", (str(name),)):
             if row["Event_type"] in ("Previous_gtids", "Gtid_list"):
                 text = str(row["Info"]).strip().strip("[]").replace("\n", "")
-                return str(gtid.parse(text, "mariadb" if self._is_mariadb() else "mysql"))
+                return str(gtid.parse(text, self.version.flavour))
         return None
 
     def gtids_outside(self, oldest: BinlogName) -> str:
@@ -273,7 +273,7 @@ class Server:
         The data came with a dump, a clone, or while it wrote no binlog. `oldest`: its oldest
         binlog, before which are those that it has purged. Raises SourceError.
         """
-        if self._is_mariadb():
+        if self.version.mariadb:
             return ""
         row = self._one("SELECT @@global.gtid_purged AS gtids")
         purged = gtid.GtidSet.parse(str(row["gtids"]).replace("\n", ""))
@@ -287,8 +287,8 @@ class Server:
         MySQL's do not unless gtid_mode is ON: transactions without a GTID are in no set of them, so
         two places may have the same GTIDs and different rows. Raises as `previous_gtids`.
         """
-        if not self._is_mariadb():
-            rows = self._all("SHOW GLOBAL VARIABLES LIKE 'gtid_mode'")
+        if not self.version.mariadb:
+            rows = self.rows("SHOW GLOBAL VARIABLES LIKE 'gtid_mode'")
             if [str(row["Value"]).upper() for row in rows] != ["ON"]:
                 return None
         return self.previous_gtids(name)
@@ -321,7 +321,7 @@ class Server:
         hours = self._rds_hours()
         if hours is not None:
             return hours * 3600.0
-        rows = self._all(
+        rows = self.rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_expire_logs_seconds', "
             "'binlog_expire_logs_auto_purge', 'expire_logs_days')"
         )
@@ -336,7 +336,7 @@ class Server:
         if self._no_rds:
             return None
         try:
-            rows = self._all(
+            rows = self.rows(
                 "SELECT value FROM mysql.rds_configuration WHERE name = 'binlog retention hours'"
             )
             return float(rows[0]["value"] or 0) if rows else None
@@ -348,7 +348,7 @@ class Server:
 
     def executed(self) -> Gtids | None:
         """All GTIDs that the server has executed; None if it has no GTIDs."""
-        if self._is_mariadb():
+        if self.version.mariadb:
             text = str(self._one("SELECT @@gtid_binlog_state AS gtids")["gtids"])
             return gtid.parse(text, "mariadb")
         row = self._one("SELECT @@gtid_mode AS mode, @@global.gtid_executed AS gtids")
@@ -358,7 +358,7 @@ class Server:
 
     def server_id_in(self, name: BinlogName) -> int:
         """The server id in a binlog's format event."""
-        row = self._all("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))[0]
+        row = self.rows("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))[0]
         return int(row["Server_id"])
 
     def beginning(self, name: BinlogName, most: int) -> bytes:
@@ -367,9 +367,9 @@ class Server:
         They come over the connection of the questions before, which ends with it: they are of the
         server that has answered those. Needs REPLICATION SLAVE. Raises SourceError.
         """
-        flavour: Flavour = "mariadb" if self._is_mariadb() else "mysql"
+        flavour = self.version.flavour
         for statement in dump.SETTINGS[flavour]:
-            self._all(statement)
+            self.rows(statement)
         try:
             found = dump.beginning(self._connection, name, most, flavour)
         except FOREIGN as error:
@@ -384,22 +384,15 @@ class Server:
         """Where the last connection led to, by the login."""
         return self._used.address
 
-    def rows(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
-        """Run one statement and return its rows. Raises SourceError, as every question does.
-
-        All statements use the same connection, until one fails.
-        """
-        return self._all(statement, arguments)
-
     def commit(self) -> str:
         """Commit the open transaction, and return its GTID; "" if the server does not tell it.
 
         A MySQL tells it only to a connection that tracks GTIDs. Raises SourceError.
         """
-        if self._is_mariadb():
-            self._all("COMMIT")
+        if self.version.mariadb:
+            self.rows("COMMIT")
             return str(self._one("SELECT @@last_gtid AS it")["it"])
-        self._all("COMMIT")
+        self.rows("COMMIT")
         return own_gtid(self._message)
 
     def check_privileges(self, name: BinlogName) -> None:
@@ -407,7 +400,7 @@ class Server:
 
         Raises SourceError that names the missing privilege.
         """
-        self._all("SHOW BINARY LOGS")
+        self.rows("SHOW BINARY LOGS")
         self.check_reading(name)
 
     def check_reading(self, name: BinlogName | None = None) -> None:
@@ -415,11 +408,11 @@ class Server:
 
         Raises SourceError that names the missing privilege.
         """
-        if not self._is_mariadb():
+        if not self.version.mariadb:
             of = ("IN %s LIMIT 1", (str(name),)) if name is not None else ("LIMIT 1", ())
-            self._all(f"SHOW BINLOG EVENTS {of[0]}", of[1])
+            self.rows(f"SHOW BINLOG EVENTS {of[0]}", of[1])
             return
-        for row in self._all("SHOW GRANTS"):  # MariaDB's SHOW BINLOG EVENTS needs less
+        for row in self.rows("SHOW GRANTS"):  # MariaDB's SHOW BINLOG EVENTS needs less
             given, _, where = str(next(iter(row.values()))).upper().partition(" ON ")
             enough = re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", given)
             if enough and where.startswith("*.* "):
@@ -427,22 +420,20 @@ class Server:
         raise privilege_error("REPLICATION SLAVE", self._used)
 
     @property
-    def statements(self) -> ServerVersion:
-        """The statements of this server's version. Asks for the version. Raises SourceError."""
-        return self._version_of_server()
-
-    def _version_of_server(self) -> ServerVersion:
+    def version(self) -> ServerVersion:
+        """Its version, which is asked for once a connection. Raises SourceError."""
         if self._version is None:
             self._version = ServerVersion(str(self._one("SELECT @@version AS version")["version"]))
         return self._version
 
-    def _is_mariadb(self) -> bool:
-        return self._version_of_server().mariadb
-
     def _one(self, statement: str) -> dict[str, Any]:
-        return self._all(statement)[0]
+        return self.rows(statement)[0]
 
-    def _all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+    def rows(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        """Run one statement and return its rows. Raises SourceError, as every question does.
+
+        All statements use the same connection, until one fails.
+        """
         if self._connection is None:
             self._used, self._version = self.login(), None
             self.host = "" if self._used.socket else self._used.host

@@ -14,16 +14,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO
 
 from binlog2s3.binlog.gtid import Flavour
@@ -31,6 +28,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.rows import LINE_MOST, Line
 from binlog2s3.config.stream import Config
 from binlog2s3.errors import SourceError, SpoolError
+from binlog2s3.server.child import said_by, start
 from binlog2s3.server.login import Login, render_options
 
 _NAMES: dict[Flavour, tuple[str, ...]] = {
@@ -51,22 +49,6 @@ _SAFE_PLUGINS: dict[Flavour, tuple[str, ...]] = {
     "mariadb": ("client_ed25519.so", "parsec.so", "auth_gssapi_client.so"),
 }
 """Plugins that prove the knowledge of the password without sending it."""
-
-# Runs first, in the same process: so the child dies with its parent from the first moment.
-_LAUNCH = """\
-import ctypes, os, signal, sys
-if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL) or os.getppid() != int(sys.argv[1]):
-    sys.exit("ERROR: the parent is gone")
-os.umask(0o077)
-try:
-    os.execv(sys.argv[2], sys.argv[2:])
-except OSError as error:
-    sys.exit(f"ERROR: cannot run {sys.argv[2]}: {error.strerror}")
-"""
-
-# The kernel kills a child when the *thread* that made it ends: this one lives as long as the
-# process.
-_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="child-starter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,23 +137,6 @@ def safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
     places = ("lib*/plugin", "lib*/*/plugin", "lib*/*/*/plugin")
     found = {path.name: path for place in places for path in installed.glob(f"{place}/*.so")}
     return tuple(found[name] for name in _SAFE_PLUGINS[flavour] if name in found)
-
-
-def said_by(path: str, option: str, hint: str) -> "subprocess.CompletedProcess[str]":
-    """What a program says of itself. Raises SourceError with this hint if it cannot be run."""
-    try:
-        return subprocess.run(
-            [path, "--no-defaults", option],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            check=False,
-            env=child_environment(),
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SourceError(f"cannot run {path}: {error}", hint=hint) from error
 
 
 def refuse_unguarded(tool: Tool, login: Login) -> None:
@@ -402,35 +367,6 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
     return f"--{name}={server_id}"
 
 
-def start(
-    arguments: Sequence[str],
-    *,
-    descriptors: Sequence[int] = (),
-    added: Mapping[str, str] = MappingProxyType({}),
-    environment: Mapping[str, str] | None = None,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int = subprocess.DEVNULL,
-    directory: Path | None = None,
-) -> "subprocess.Popen[bytes]":
-    """Start a program that the kernel kills when this process ends; its standard error is a pipe.
-
-    `environment` is `child_environment` if none is given; `added` comes to it.
-    """
-    try:
-        return _starter.submit(
-            subprocess.Popen,
-            [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            pass_fds=descriptors,
-            cwd=directory,
-            env={**(child_environment() if environment is None else environment), **added},
-        ).result()
-    except OSError as error:
-        raise SourceError(f"cannot start {arguments[0]}: {error}") from error
-
-
 @contextmanager
 def login_file(
     tool: Tool, login: Login, plugins: str | None, group: str = "client"
@@ -457,15 +393,6 @@ def _memory_file(name: str, text: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def child_environment() -> dict[str, str]:
-    """The environment of a child: paths of programs and libraries; no keys and no options."""
-    kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
-    return {name: os.environ[name] for name in kept if name in os.environ} | {
-        "TZ": "UTC",
-        "LC_ALL": "C",
-    }
 
 
 def clear_text(tool: Tool, login: Login) -> dict[str, str]:

@@ -40,7 +40,7 @@ def omissions(server: Server) -> tuple[str, ...] | None:
     if rows is None:
         return None
     variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
-    status = _asked(lambda: server.rows(server.statements.status_statement))
+    status = _asked(lambda: server.rows(server.version.status_statement))
     replica = _asked(lambda: replica_rows(server))
     found = [
         *binlog_filters(status or ()),
@@ -106,7 +106,7 @@ def _switches(variables: Mapping[str, str], *, applies: bool) -> Iterator[str]:
 def replicates(server: Server) -> bool | None:
     """Whether the server replicates from another; None if that is denied or was so before."""
     rows = _asked(lambda: replica_rows(server))
-    if rows is None and server.statements.mariadb:
+    if rows is None and server.version.mariadb:
         return _has_replicated(server)
     return None if rows is None else bool(rows)
 

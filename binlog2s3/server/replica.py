@@ -18,7 +18,7 @@ def replica_rows(server: Server, version: ServerVersion | None = None) -> Sequen
 
     `version`: the server's, if it is known; else it is asked. Raises SourceError if it is denied.
     """
-    rows = server.rows((version or server.statements).replica_statement)
+    rows = server.rows((version or server.version).replica_statement)
     return [{_new_word(name): value for name, value in row.items()} for row in rows]
 
 
@@ -42,7 +42,7 @@ def is_running_replica(server: Server) -> bool:
 
     Raises SourceError if it is denied.
     """
-    if server.statements.mariadb:
+    if server.version.mariadb:
         rows = server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
         return any(int(row["Value"]) for row in rows)
     return any(receives(row) or applies(row) for row in replica_rows(server))

@@ -23,7 +23,7 @@ from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import SourceError, StoreError
 from binlog2s3.formatting import cut, one_line
 from binlog2s3.log import Log
-from binlog2s3.server.mysqlbinlog import start
+from binlog2s3.server.child import start
 from binlog2s3.status.http import send_line
 from binlog2s3.workers import start_thread
 

@@ -181,7 +181,7 @@ class _Undo:
         notes = ["triggers do not fire: rows that they changed are in the transaction itself"]
         if found.get("binlog_row_image", "FULL") != "FULL":
             notes.append("binlog_row_image is not FULL: the undo cannot be undone")
-        filters = binlog_filters(server.rows(server.statements.status_statement))
+        filters = binlog_filters(server.rows(server.version.status_statement))
         notes += [f"{one}: DDL run in a database that it leaves out is unknown" for one in filters]
         return notes
 

@@ -114,7 +114,6 @@ def test_mysqldump(source_data: int, purged: str, source: MysqlServer, tmp_path:
         assert point.gtid_set == (None if purged == "OFF" else str(parse(executed, "mysql")))
         assert (point.tool, point.flavour) == ("mysqldump", "mysql")
         assert len(point.warnings) == (purged == "COMMENTED")
-        assert point.finished_at is not None
 
 
 def test_mysqldump_of_one_database(source: MysqlServer, tmp_path: Path) -> None:

@@ -146,13 +146,13 @@ class SourceCheck:
         )
 
     def _replica_filters(self, variables: Mapping[str, str]) -> str:
-        statement = self._server.statements.replica_statement
+        statement = self._server.version.replica_statement
         return ", ".join(replica_filters(variables, _ask(self._server, statement) or ()))
 
     def _filters(self, *, is_in_files: bool) -> str | None:
         """The binlog filters of SHOW BINARY LOG STATUS; also records the newest position."""
         try:
-            rows = self._server.rows(self._server.statements.status_statement)
+            rows = self._server.rows(self._server.version.status_statement)
         except SourceError as error:
             if error.transient:
                 raise

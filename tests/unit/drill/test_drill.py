@@ -446,7 +446,7 @@ def test_a_limit_interrupts(
         "from pathlib import Path\n"
         "from binlog2s3.restore.watchdog import Watchdog\n"
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        f"with Watchdog(Path({str(tmp_path)!r}), timeout={timeout}, max_disk={max_disk}):\n"
+        f"with Watchdog(Path({str(tmp_path)!r}), timeout={timeout}, max_disk={max_disk}, larger=''):\n"
         "    time.sleep(600)\n"
     )
     (tmp_path / "data").write_bytes(b"x" * 65_536)
@@ -461,9 +461,9 @@ def test_a_limit_interrupts(
 
 def test_within_the_limits_nothing_happens(tmp_path: Path) -> None:
     """The body's own error is raised as it is."""
-    with Watchdog(tmp_path, timeout=600, max_disk=1 << 40):
+    with Watchdog(tmp_path, timeout=600, max_disk=1 << 40, larger=""):
         pass
-    with pytest.raises(KeyError), Watchdog(tmp_path, timeout=600, max_disk=None):
+    with pytest.raises(KeyError), Watchdog(tmp_path, timeout=600, max_disk=None, larger=""):
         raise KeyError
 
 
@@ -493,7 +493,7 @@ def test_a_full_disk_is_told_only_if_something_says_so(
     error: RecoveryError | OSError, output: str, free: int | None, starts: str, hint: str
 ) -> None:
     """The error, or what was started; the error itself is in the message, and the free space."""
-    found = explained(error, output, Path("/work"), free)
+    found = explained(error, output, Path("/work"), free, "larger disk")
     assert found is not None
     assert str(found).startswith(starts)
     assert str(error) in str(found)
@@ -505,7 +505,7 @@ def test_a_full_disk_is_told_only_if_something_says_so(
 @pytest.mark.parametrize("free", [None, LEAST_FREE, 1 << 40])
 def test_an_error_that_has_nothing_to_do_with_the_disk_stays(free: int | None) -> None:
     """Its own words and its own hint, where there is space."""
-    assert explained(RecoveryError("status 28"), "28 rows\nerror: 28", Path("/w"), free) is None
+    assert explained(RecoveryError("status 28"), "28 rows\nerror: 28", Path("/w"), free, "") is None
 
 
 def test_what_the_logs_say_of_the_disk_is_told(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_what_the_logs_say_of_the_disk_is_told(tmp_path: Path) -> None:
     for given, expected in ((logs, "there was no space left: status 1; now"), ((), "status 1")):
         with (
             pytest.raises(RecoveryError, match=f"^{expected}") as raised,
-            Watchdog(tmp_path, timeout=600, max_disk=None, logs=given),
+            Watchdog(tmp_path, timeout=600, max_disk=None, logs=given, larger=""),
         ):
             raise error
         assert (raised.value is error) == (given == ())

@@ -11,7 +11,6 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -180,22 +179,19 @@ COMPRESSIONS = ["plain", "gz", "zst", "pzstd"]
 
 @pytest.mark.parametrize("how", COMPRESSIONS)
 @pytest.mark.parametrize(
-    ("text", "tool", "flavour", "place", "second"),
+    ("text", "tool", "flavour", "place"),
     [
-        (MYSQLDUMP, "mysqldump", "mysql", ("mysql-bin.000042", 1104, GTIDS), 46),
-        (MARIADB_DUMP, "mariadb-dump", "mariadb", ("mysql-bin.000001", 785, "0-1-5,1-2-7"), 48),
+        (MYSQLDUMP, "mysqldump", "mysql", ("mysql-bin.000042", 1104, GTIDS)),
+        (MARIADB_DUMP, "mariadb-dump", "mariadb", ("mysql-bin.000001", 785, "0-1-5,1-2-7")),
     ],
     ids=["mysqldump", "mariadb-dump"],
 )
-def test_a_dump(
-    how: str, text: str, tool: str, flavour: str, place: Place, second: int, tmp_path: Path
-) -> None:
+def test_a_dump(how: str, text: str, tool: str, flavour: str, place: Place, tmp_path: Path) -> None:
     """Everything in its header, or MariaDB's GTIDs behind all tables, whatever the file's name."""
     point = read(tmp_path, compressed(how, text.encode()), "backup.txt")
     assert stands(point) == place
     assert (point.tool, point.flavour) == (tool, flavour)
-    assert (point.server_uuid, point.began_at) == (None, None)
-    assert point.finished_at == datetime(2026, 11, 22, 2, 56, second)  # noqa: DTZ001
+    assert point.server_uuid is None
     assert point.warnings == ()
 
 
@@ -401,7 +397,6 @@ def test_a_long_dump_by_mysqldump(tmp_path: Path) -> None:
     for how in COMPRESSIONS:
         point = read(tmp_path, compressed(how, long_dump(MYSQLDUMP)))
         assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
-        assert (point.finished_at is None) == (how != "plain")
         assert point.warnings == ()
     point = read(tmp_path, long_dump(MYSQLDUMP)[:-50])
     assert point.defects == (CUT_OFF,)
@@ -490,8 +485,6 @@ def test_a_backup_by_xtrabackup(how: str, tmp_path: Path) -> None:
     point = read_backup(directory)
     assert stands(point) == XTRABACKUP
     assert (point.tool, point.flavour, point.server_uuid) == ("xtrabackup", "mysql", UUID)
-    assert point.began_at == datetime(2026, 11, 22, 1, 2, 3)  # noqa: DTZ001
-    assert point.finished_at == datetime(2026, 11, 22, 1, 12, 13)  # noqa: DTZ001
     assert point.warnings == ()
     (file,) = directory.glob("xtrabackup_binlog_info*")
     assert read_backup(file) == point
@@ -708,9 +701,6 @@ def test_a_dump_by_mydumper(
     point = read(tmp_path, text, "saved")
     assert stands(point) == expected
     assert (point.tool, point.flavour) == ("mydumper", "mysql")
-    assert point.began_at
-    assert point.finished_at
-    assert (point.finished_at - point.began_at).total_seconds() == 61
     assert ["are not used" in warning for warning in point.warnings] == [True] * replica
     path = written(tmp_path, text, "metadata")
     assert read_backup(path) == read_backup(tmp_path) == point
@@ -794,9 +784,6 @@ def test_a_dump_by_mysql_shell(
     point = read_backup(tmp_path)
     assert stands(point) == XTRABACKUP
     assert (point.tool, point.flavour, point.server_uuid) == ("mysqlsh", "mysql", uuid)
-    assert point.began_at
-    assert point.finished_at
-    assert (point.finished_at - point.began_at).total_seconds() == 61
     assert point.warnings == ()
     assert read_backup(path) == read(tmp_path, path.read_text(), "saved.json") == point
 

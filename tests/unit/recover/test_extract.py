@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -13,8 +14,8 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
-from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import Checked, PlanPiece
+from binlog2s3.recover.extract import stream_of
+from binlog2s3.recover.model import Checked, OpenStream, PlanPiece
 from tests.binlog_writer import BEGIN, ROWS, UUID_B, XID, BinlogWriter, statement
 from tests.documents import ID, LINEAGE, NAME, like
 from tests.snapshots import (
@@ -37,14 +38,14 @@ LARGE = written(26, 700_000)
 """Four blocks and some; transactions lie across every edge."""
 
 
-def read_by(extract: Extract, pieces: Sequence[PlanPiece], into: list[Checked]) -> None:
-    for _, checked in extract.stream(pieces):
+def read_by(extract: OpenStream, pieces: Sequence[PlanPiece], into: list[Checked]) -> None:
+    for _, checked in extract(pieces):
         into.extend(checked)
 
 
 def extracted(bucket: Bucket, *pieces: PlanPiece) -> list[bytes]:
     found = []
-    for piece, checked in Extract(bucket.snapshot()).stream(pieces):
+    for piece, checked in stream_of(bucket.snapshot(), pieces):
         data, done = taken(list(checked))
         assert len(done) == piece.transactions
         found.append(data)
@@ -55,7 +56,7 @@ def refused(bucket: Bucket, piece: PlanPiece, match: str) -> bytes:
     """The error, and what was handed on before it."""
     given: list[Checked] = []
     with pytest.raises((ArchiveError, RecoveryError), match=match) as caught:
-        read_by(Extract(bucket.snapshot()), [piece], given)
+        read_by(partial(stream_of, bucket.snapshot()), [piece], given)
     assert caught.value.hint
     return b"".join(one.data for one in given)
 
@@ -64,9 +65,9 @@ def test_every_cut_of_an_archived_binlog() -> None:
     """From each transaction to each: magic, format event, those bytes, those transactions."""
     bucket = Bucket()
     bucket.archive(SMALL.data)
-    extract = Extract(bucket.snapshot())
+    extract = partial(stream_of, bucket.snapshot())
     pieces = [piece_of(SMALL.transactions, a, b) for a, b in combinations(range(13), 2)]
-    for piece, checked in extract.stream(pieces):
+    for piece, checked in extract(pieces):
         data, done = taken(list(checked))
         assert data == expected(SMALL.data, piece)
         inside = [t for t in SMALL.transactions if piece.begin <= t.begin < piece.end]
@@ -362,7 +363,7 @@ def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
     bucket.archive(LARGE.data)
     bucket.delete(keys)
     piece, given = piece_of(LARGE.transactions, 0, 21), list[Checked]()
-    read_by(Extract(snapshot), [piece], given)
+    read_by(partial(stream_of, snapshot), [piece], given)
     assert taken(given)[0] == expected(LARGE.data, piece)
     assert {one.key for one in bucket.asked} == {*keys, KEY}
 
@@ -397,7 +398,7 @@ def test_chunks_that_were_replaced_between_two_blocks() -> None:
     bucket.lose[keys[7]] = lambda: replace_by(5 << 20, 9 << 20, *keys[5:9])
     bucket.lose[keys[15]] = lambda: replace_by(0, 16 << 20, *keys[:16])
     # one at a time: one that is replaced early is never asked for
-    read_by(Extract(snapshot, concurrency=1), [WHOLE], given)
+    read_by(partial(stream_of, snapshot, concurrency=1), [WHOLE], given)
     assert taken(given)[0] == expected(LARGE.data, WHOLE)
     assert bucket.lose == {}
 
@@ -417,7 +418,7 @@ def test_a_hole_that_is_there_for_a_moment() -> None:
 
     bucket.lose[keys[5]] = lambda: bucket.delete([keys[5]])
     bucket.on_call = cover
-    read_by(Extract(snapshot), [WHOLE], given)
+    read_by(partial(stream_of, snapshot), [WHOLE], given)
     assert taken(given)[0] == expected(LARGE.data, WHOLE)
     assert bucket.calls["list"] > listed + 5
 
@@ -439,7 +440,7 @@ def test_what_is_gone_is_an_error(state: str) -> None:
         bucket.before_open = lambda _, begin: begin and bucket.delete(keys[-1:])
     said = r"missing now|no byte of|ends at|bytes, its entry says"
     with pytest.raises((ArchiveError, StoreError), match=said):
-        read_by(Extract(snapshot, concurrency=1), [WHOLE], given)
+        read_by(partial(stream_of, snapshot, concurrency=1), [WHOLE], given)
     data = taken(given)[0]
     assert data == expected(LARGE.data, WHOLE)[: len(data)]
     assert bucket.calls["list"] < 60
@@ -477,9 +478,9 @@ def test_so_many_at_a_time(concurrency: int) -> None:
         binlog = written(2, first=1 + 2 * number)
         bucket.archive(binlog.data, name)
         pieces.append(piece_of(binlog.transactions, 0, 2, name=name))
-    extract = Extract(bucket.snapshot(), concurrency=concurrency)
+    extract = partial(stream_of, bucket.snapshot(), concurrency=concurrency)
     allowed = min(concurrency, MOST_THREADS)
-    stream = extract.stream(pieces)
+    stream = extract(pieces)
     _, checked = next(stream)
     first: list[Checked] = []
     reader = threading.Thread(target=lambda: first.extend(checked), daemon=True)
@@ -509,7 +510,7 @@ def test_closing_it_early_ends_the_threads() -> None:
         now = [one for one in threading.enumerate() if one.name.startswith("ahead-")]
         return [one for one in now if one not in before]
 
-    stream = Extract(snapshot).stream([piece_of(LARGE.transactions, 0, 26)])
+    stream = stream_of(snapshot, [piece_of(LARGE.transactions, 0, 26)])
     _, checked = next(stream)
     reader = threading.Thread(target=lambda: next(checked, None), daemon=True)
     reader.start()
@@ -528,7 +529,7 @@ def test_a_piece_that_is_not_read_to_its_end() -> None:
     bucket = Bucket()
     bucket.archive(SMALL.data)
     pieces = [piece_of(SMALL.transactions, 0, 3), piece_of(SMALL.transactions, 3, 6)]
-    stream = Extract(bucket.snapshot()).stream(pieces)
+    stream = stream_of(bucket.snapshot(), pieces)
     _, checked = next(stream)
     next(checked)
     with pytest.raises(RecoveryError, match="not read to its end"):
@@ -542,7 +543,7 @@ def test_a_plan_that_is_wrong_in_its_last_piece_is_refused_before_the_first() ->
     right = piece_of(SMALL.transactions, 0, 3)
     given: list[Checked] = []
     with pytest.raises(RecoveryError):
-        read_by(Extract(bucket.snapshot()), [right, replace(right, end=1 << 40)], given)
+        read_by(partial(stream_of, bucket.snapshot()), [right, replace(right, end=1 << 40)], given)
     assert given == []
 
 

@@ -9,8 +9,8 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.goal import Latest
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.holes import executed_with
 from binlog2s3.recover.model import Base, Own, Plan, Request, Start
+from binlog2s3.recover.origin import executed_with
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import reach_of
 from tests.history_model import HEAD, Model, Real, having, lived

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,7 @@ from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import SourceError
-from binlog2s3.recover.extract import Extract, walked
+from binlog2s3.recover.extract import stream_of, walked
 from binlog2s3.recover.model import Plan, Shown
 from binlog2s3.recover.pending import LOOKED_BACK, Pending, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.target import prepared
@@ -68,15 +69,13 @@ def plan_of(
 
 def found(bucket: Bucket, plan: Plan, **more: int) -> list[Shown]:
     snapshot = bucket.snapshot()
-    return list(pending_at(plan, snapshot.phases, snapshot.content, **more).shown)
+    return list(pending_at(plan, snapshot, **more).shown)
 
 
 def found_behind(bucket: Bucket, plan: Plan, *, most: int = LOOKED_BACK) -> Pending:
     """Also with what was prepared before the plan."""
     snapshot = bucket.snapshot()
-    return pending_at(
-        plan, snapshot.phases, snapshot.content, before=piece_before(plan, most=most), most=most
-    )
+    return pending_at(plan, snapshot, before=piece_before(plan, most=most), most=most)
 
 
 def behind(plan: Plan, made: Any, number: int, *, left_out: Sequence[int] = ()) -> Plan:
@@ -239,8 +238,8 @@ def wide(size: int) -> list[tuple[int, bytes]]:
 
 def passed(bucket: Bucket, plan: Plan, seen_by: PreparedBefore) -> None:
     """All bytes of the plan pass, as they do when it is applied."""
-    extract = Extract(bucket.snapshot())
-    for _, data in walked(extract.stream, [seen_by])(plan.pieces):
+    opened = partial(stream_of, bucket.snapshot())
+    for _, data in walked(opened, [seen_by])(plan.pieces):
         for _ in data:
             pass
 
@@ -253,7 +252,7 @@ def test_so_many_bytes_before_the_goal_are_looked_at() -> None:
     snapshot = bucket.snapshot()
 
     def is_all(end: int, most: int) -> bool:
-        return pending_at(plan_of(made, end), snapshot.phases, snapshot.content, most=most).is_all
+        return pending_at(plan_of(made, end), snapshot, most=most).is_all
 
     assert is_all(3, LOOKED_BACK)
     assert not is_all(3, 1 << 20)

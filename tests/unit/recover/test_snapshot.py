@@ -17,7 +17,6 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType, Transaction
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
-from binlog2s3.recover.model import BucketHistory
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Snapshot
 from tests.binlog_writer import (
@@ -684,10 +683,10 @@ def test_the_flavour_of_a_history() -> None:
     """That of its last lineage; of one that is not there, the newest's: the plan refuses that."""
     ours = replace(LINEAGE, lineage="20260102T030405Z-3e11fa47-0001")
     theirs = replace(LINEAGE, server=replace(LINEAGE.server, flavour="mariadb"))
-    history = cast("BucketHistory", SimpleNamespace(lineages=(ours, theirs), current=ours.id))
+    history = cast("Snapshot", SimpleNamespace(lineages=(ours, theirs), current=ours.id))
     assert history_flavour(history, None) == "mysql"
     assert history_flavour(history, theirs.id) == "mariadb"
     assert history_flavour(history, "gone") == "mariadb"
-    empty = cast("BucketHistory", SimpleNamespace(lineages=(), current=""))
+    empty = cast("Snapshot", SimpleNamespace(lineages=(), current=""))
     with pytest.raises(RecoveryError, match="no history"):
         history_flavour(empty, None)

@@ -91,16 +91,16 @@ class Told(Server):
         super().__init__(lambda: ROOT)
         self._used = ROOT
         self._variables = variables
-        self.version = "8.0.39"
+        self.said = "8.0.39"
         self.read_only_is: object = 0
 
-    def _all(self, statement: str, _: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+    def rows(self, statement: str, _: tuple[object, ...] = ()) -> list[dict[str, Any]]:
         if statement.startswith("SHOW GLOBAL VARIABLES"):
             return [{"Variable_name": k, "Value": v} for k, v in self._variables.items()]
         uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
         return [
             {
-                "version": self.version,
+                "version": self.said,
                 "domain": 0,
                 "read_only": self.read_only_is,
                 "id": 1,
@@ -142,7 +142,7 @@ def test_a_binlog_that_is_not_in_files(version: str, engine: str | None, refused
     """MariaDB 12.3 can keep it in InnoDB: what is committed meanwhile is in no archive."""
     variables = {} if engine is None else {"binlog_storage_engine": engine}
     source = Told(**variables)
-    source.version = version
+    source.said = version
     if not refused:
         assert source.facts().flavour == "mariadb"
         return

@@ -153,7 +153,7 @@ class Answers(Server):
         super().__init__(lambda: pytest.fail("nobody connects"))
         self._answers = answers
 
-    def _all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+    def rows(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
         assert arguments == ()
         (answer,) = (a for begin, a in self._answers.items() if statement.startswith(begin))
         return answer()
