@@ -300,8 +300,7 @@ class Steering(Resumption):
     compared: Callable[[KnownEnd], Common | None] = staticmethod(nothing_to_doubt)
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
-        grid = Grid(config.s3.part_size)
-        super().__init__(config.stream, None, grid, catalog, NO_SPOOL, threading.Event())
+        super().__init__(config, catalog, NO_SPOOL, threading.Event())
         self.doubts: list[str] = []
 
     def _continuation(self, *asked: Any) -> Continuation:

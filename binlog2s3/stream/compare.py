@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from typing import TypeVar
@@ -28,9 +29,9 @@ from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.dump import MOST_BYTES
-from binlog2s3.server.mysqlbinlog import Child
+from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.stream.continuation import has
-from binlog2s3.stream.spool import SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun
 
 _log = Log("compare")
 _SLICE = 1 << 20
@@ -42,8 +43,6 @@ _MOST_OLDER = 3
 """So many binlogs are looked through for the transactions before a place."""
 
 Scanned = TypeVar("Scanned")
-OpenProbe = Callable[[BinlogName], tuple[SpoolRun, Child]]
-"""Starts a mysqlbinlog that reads one binlog and exits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,10 @@ class Common:
 
 
 class Finder:
-    """Compares a source with a lineage. This may take long: `stop` ends it.
+    """Compares a server, which said these `facts`, with a lineage. `stop` ends it: it may be long.
 
-    `discard` deletes the run of a probe. The first `beginning` bytes of a binlog decide whether it
-    may be common. `prove` gets the first bytes that a probe received of a binlog, and
-    raises SourceError if they are of another server: see `prove`.
+    mysqlbinlog, the `tool`, reads one binlog after the other into runs of the `spool`, which are
+    discarded. The first `beginning` bytes of a binlog decide whether it may be common.
     """
 
     def __init__(
@@ -71,18 +69,20 @@ class Finder:
         catalog: Catalog,
         lineage: Lineage,
         *,
-        probe: OpenProbe,
-        discard: Callable[[SpoolRun], None],
+        server: Server,
+        facts: ServerFacts,
+        tool: Tool,
+        spool: Spool,
         stop: threading.Event,
-        prove: Callable[[BinlogName, bytes], object],
         beginning: int = _BEGINNING,
     ) -> None:
         self._catalog = catalog
         self._lineage = lineage
-        self._probe = probe
-        self._discard = discard
+        self._server = server
+        self._facts = facts
+        self._tool = tool
+        self._spool = spool
         self._stop = stop
-        self._prove = prove
         self._beginning = beginning
 
     def last_common(self, source_has: list[BinlogName]) -> Common | None:
@@ -220,7 +220,7 @@ class Finder:
     @contextmanager
     def _reading(self, name: BinlogName) -> Iterator[Iterator[bytes]]:
         """The bytes of the source's binlog. At the end they are proved to be the source's."""
-        run, child = self._probe(name)
+        run, child = self._spool.started(self._facts.uuid, name, 4, partial(self._start, name))
         head = bytearray()
         try:
             with closing(self._bytes(run.directory / str(name), child)) as blocks:
@@ -232,11 +232,24 @@ class Finder:
             self._prove_beginning(name, head)
         finally:
             child.stop()
-            self._discard(run)
+            self._spool.discard(run)
+
+    def _start(self, name: BinlogName, run: SpoolRun) -> Child:
+        """Start a mysqlbinlog that reads one binlog and exits."""
+        return Child(
+            self._tool,
+            self._server.login(),
+            server_id=0,
+            directory=run.directory,
+            binlog=name,
+            one_binlog=True,
+            tls=self._facts.tls,
+            on_line=lambda line: _log.info("mysqlbinlog says", line=line),
+        )
 
     def _prove_beginning(self, name: BinlogName, head: bytearray) -> None:
         if head and not self._stop.is_set():
-            self._prove(name, bytes(head))
+            prove(self._server, self._facts.uuid, name, bytes(head))
 
     def _bytes(self, path: Path, child: Child) -> Generator[bytes, None, None]:
         """The bytes that the child writes, until it exits. Raises SourceError if it fails."""

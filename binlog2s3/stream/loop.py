@@ -127,9 +127,7 @@ class Loop:
             tracking=self._tracking,
             uploads=self._uploads,
             writer=self._writer,
-            resumption=Resumption(
-                config.stream, config.mysql.mysqlbinlog, grid, catalog, spool, stop.event
-            ),
+            resumption=Resumption(config, catalog, spool, stop.event),
             connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,

@@ -730,9 +730,7 @@ class Startup:
         return replace(found, next_run=next_run)
 
     def _resumption(self) -> Resumption:
-        config, event = self._config, self._stop.event
-        mysqlbinlog = config.mysql.mysqlbinlog
-        return Resumption(config.stream, mysqlbinlog, self._grid, self.catalog, self._spool, event)
+        return Resumption(self._config, self.catalog, self._spool, self._stop.event)
 
 
 def rehearse(config: Config, catalog: Catalog, runs: Sequence[SpoolRun], server: Server) -> NextRun:
@@ -740,9 +738,8 @@ def rehearse(config: Config, catalog: Catalog, runs: Sequence[SpoolRun], server:
 
     Raises what would end it: SourceError, GapError, StoreError, ArchiveError; and UncomparedError.
     """
-    grid, mysqlbinlog = Grid(config.s3.part_size), config.mysql.mysqlbinlog
-    found = _proved(server, find(catalog, runs, grid))
-    resumption = Resumption(config.stream, mysqlbinlog, grid, catalog, None, threading.Event())
+    found = _proved(server, find(catalog, runs, Grid(config.s3.part_size)))
+    resumption = Resumption(config, catalog, None, threading.Event())
     return resumption.next_run(server, _known_end(catalog, found))
 
 
