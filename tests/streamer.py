@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -23,7 +24,6 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.stream import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
-from binlog2s3.config.timing import DEFAULT
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
@@ -33,8 +33,8 @@ from binlog2s3.stream.job import Action, Compare
 from binlog2s3.stream.remote import Held
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import adopt
-from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tail import Tailer, Track
+from binlog2s3.stream.telling import Alive, Notifier
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.waiting import Stop
 from binlog2s3.workers import Outcome
@@ -218,12 +218,11 @@ class Streamer:
         known = archive_end(self._catalog, HISTORY)
         self.before = known.last
         self.coverage = Coverage(HISTORY, None, known.following)
+        made = config(directory, part)
         self.uploader = Uploader(
             catalog=self._catalog,
             bodies=store,
-            grid=self.grid,
-            flush_interval=flush_interval,
-            drain_seconds=DEFAULT.drain_seconds,
+            config=replace(made, stream=replace(made.stream, flush_interval=flush_interval)),
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]
             alive=LIVING,

@@ -25,7 +25,7 @@ from typing import TypeVar
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.stream import MIN_PART_SIZE
+from binlog2s3.config.stream import MIN_PART_SIZE, Config
 from binlog2s3.errors import (
     ForkError,
     ObjectMissingError,
@@ -64,11 +64,10 @@ from binlog2s3.stream.job import (
     Release,
     urgency,
 )
-from binlog2s3.stream.pace import AT_A_TIME, UploadPace
 from binlog2s3.stream.remote import Held, Plants, RemoteBinlog, abort_uploads, sweep
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
+from binlog2s3.stream.telling import Alive
 from binlog2s3.stream.waiting import Stop, doubled, unless
 from binlog2s3.workers import Outcome, Workers
 
@@ -152,6 +151,93 @@ class Counts:
         self.last_error = (datetime.now(UTC), str(error), error.hint)
 
 
+# What the link carries
+
+_WINDOW_SECONDS = 2.0
+_WEIGHT = 0.3
+_TELLING = 512 << 10
+_LONGEST_FLUSH = 10.0
+_PARTS_SECONDS = 5.0
+AT_A_TIME = 15
+"""Large bodies, or copies, on their way at a time if the link is not known to carry more."""
+_TWICE, _BACK = 2.1, 3.0
+"""Flushes get rarer if the link carries less than the first times the growth, until it carries the
+second times."""
+
+
+class UploadPace:
+    """What the link carries, and what follows from it for the uploads.
+
+    - `most`: so many full chunks are sent at a time. Seven that share a slow link arrive together,
+      and until then none of them is durable.
+    - `parts`: so many parts are sent at a time. Far away a connection carries little, and more of
+      them carry more; over a slow link each one would only take longer.
+    - `bytes_per_second`: what all uploads together reached lately; 0 if that is not known yet.
+    - `flush_interval`: seconds between two small chunks. A byte that is sent in a small chunk is
+      sent again in the full one. If the link cannot carry both, the interval is 10 s, or what was
+      asked for if that is longer.
+    """
+
+    def __init__(self, workers: int, flush_interval: float) -> None:
+        self._greatest = max(1, workers - 1)
+        self._least = min(2, self._greatest)
+        self._asked_for = flush_interval
+        self._growth: float | None = None
+        self._measured: tuple[float, int] | None = None
+        self.most = min(AT_A_TIME, self._greatest)
+        self.bytes_per_second = 0.0
+        self.flush_interval = flush_interval
+
+    @property
+    def stretched(self) -> bool:
+        """Whether the flush interval is longer than what was asked for."""
+        return self.flush_interval > self._asked_for
+
+    def carries(self, size: int, seconds: float) -> bool:
+        """Whether the link carries so many bytes in this time; False if that is not known yet."""
+        return size <= self.bytes_per_second * seconds
+
+    def parts(self, length: int) -> int:
+        """So many parts of this many bytes at a time: what the link carries in five seconds."""
+        return max(AT_A_TIME, int(self.bytes_per_second * _PARTS_SECONDS / length))
+
+    def sent(self, size: int, seconds: float, at_a_time: int) -> None:
+        """Learn from bytes that arrived while so many full chunks and parts were on their way.
+
+        Small bodies tell nothing: they take as long as the answer.
+        """
+        if size < _TELLING:
+            return
+        reached = size * at_a_time / max(seconds, 0.001)
+        known = self.bytes_per_second
+        self.bytes_per_second = known + _WEIGHT * (reached - known) if known else reached
+
+    def took(self, seconds: float) -> None:
+        """Learn from a full chunk that has arrived: more or fewer at a time from now on."""
+        soon = 2 * self._asked_for
+        if seconds > soon:
+            self.most = max(self._least, self.most - 1)
+        elif seconds < soon / 2:
+            self.most = min(self._greatest, self.most + 1)
+
+    def grown(self, size: int, now: float) -> None:
+        """Learn how fast the binlogs grow. `size`: of all that was read so far."""
+        if self._measured is None:
+            self._measured = (now, size)
+        since, before = self._measured
+        if now - since < _WINDOW_SECONDS:
+            return
+        rate, known = max(0, size - before) / (now - since), self._growth
+        self._measured = (now, size)
+        self._growth = rate if known is None else known + _WEIGHT * (rate - known)
+        needed = self._growth * (_BACK if self.stretched else _TWICE)
+        slow = 0 < self.bytes_per_second < needed
+        self.flush_interval = max(self._asked_for, _LONGEST_FLUSH if slow else 0.0)
+
+
+# The uploads
+
+
 @dataclass(frozen=True, slots=True)
 class LiveKeys:
     """All keys below `live/`, which were listed since `asked_at`."""
@@ -210,18 +296,17 @@ class Uploader:
         alive: Alive,
         stop: Stop,
         bodies: Store,
-        grid: Grid,
-        flush_interval: float,
-        drain_seconds: float,
+        config: Config,
         foreign: frozenset[str] = frozenset(),
         timings: Timings | None = None,
         full_chunk: int = MIN_PART_SIZE,
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits = Limits(grid=grid, full_chunk=full_chunk)
+        flush_interval = config.stream.flush_interval
+        self._limits = Limits(grid=Grid(config.s3.part_size), full_chunk=full_chunk)
         self._flushes = flush_interval > 0
-        self._drain_seconds = drain_seconds
+        self._drain_seconds = config.timing.drain_seconds
         self._copies = True  # until the store has said that it copies no parts
         self._catalog = catalog
         self._bodies = bodies

@@ -13,7 +13,7 @@ import pytest
 
 from binlog2s3.errors import ConfigError
 from binlog2s3.status.model import Lag, Status, Totals
-from binlog2s3.stream.ping import DeadMan, ask, read_url
+from binlog2s3.stream.telling import DeadMan, fetch, read_url
 from tests.documents import TIME
 from tests.waiting import wait_until
 
@@ -158,9 +158,9 @@ def test_one_get_is_made() -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            ask(f"http://127.0.0.1:{server.server_port}/ping?x=1")
+            fetch(f"http://127.0.0.1:{server.server_port}/ping?x=1")
             with pytest.raises(urllib.error.HTTPError) as caught:
-                ask(f"http://127.0.0.1:{server.server_port}/bad")
+                fetch(f"http://127.0.0.1:{server.server_port}/bad")
             caught.value.close()
         finally:
             server.shutdown()
