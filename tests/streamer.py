@@ -336,7 +336,7 @@ class Streamer:
         """
         if self.paused:
             return False
-        if not (self.tailer.settled or self.tailer.place[0] or self.fetching.exists()):
+        if not (self.tailer.settled or self.tailer.progress[0] or self.fetching.exists()):
             self.restart_mysqlbinlog()
         data = self.source.data(self._reading)
         is_first = str(self._reading) == self.run.facts.binlog
@@ -366,8 +366,8 @@ class Streamer:
     def pump(self, slices: int = 1000) -> None:
         """The loop's reading: check what came, hand it on, judge what is closed."""
         for _ in range(0 if self.paused else slices):
-            before = self.tailer.place
-            if not self.tailer.pump() and self.tailer.place == before:
+            before = self.tailer.progress
+            if not self.tailer.pump() and self.tailer.progress == before:
                 break
         for track in self.tailer.take_new():
             self._take_in(track)
@@ -411,7 +411,7 @@ class Streamer:
     def knows(self, name: BinlogName, chunk: Chunk) -> bool:
         """Whether it believes, or may come to believe, that this chunk lies in the bucket."""
         (job,) = [one for one in self.uploader.jobs if one.track.name == name] or [None]
-        if job is not None and job.held.asked and chunk in job.held.there.all:
+        if job is not None and job.held.asked and chunk in job.held.all_chunks.all:
             return True
         for outcome in self.workers.outcomes:
             token = outcome.token

@@ -471,9 +471,9 @@ def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -
         click.echo(example_file(), nl=False)
         return
 
-    found = given_of(ctx, given, FILE_OPTIONS)
-    judged(ctx, found, STREAM)
-    click.echo(in_force(found, FILE_OPTIONS), nl=False)
+    parsed = given_of(ctx, given, FILE_OPTIONS)
+    judged(ctx, parsed, STREAM)
+    click.echo(in_force(parsed, FILE_OPTIONS), nl=False)
 
 
 @command(
@@ -516,7 +516,7 @@ def man(ctx: click.Context, /, *, command: str | None, output_dir: Path | None) 
     """Print a manual page, of a command or of binlog2s3 itself; see it with `| man -l -`."""
     from binlog2s3.cli.manual import Program
 
-    shown = {name: one for name, one in binlog2s3.commands.items() if not one.hidden}
+    shown = {name: itself for name, itself in binlog2s3.commands.items() if not itself.hidden}
     program = Program(name="binlog2s3", version=__version__, itself=binlog2s3, commands=shown)
     if output_dir is not None:
         for name, text in program.pages():

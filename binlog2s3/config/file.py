@@ -116,10 +116,10 @@ def example() -> str:
 
 def _tables(options: Iterable[Option]) -> Iterator[tuple[str, list[Option]]]:
     """The options of each table, in the order of the tables' first option."""
-    found: dict[str, list[Option]] = {}
+    by_table: dict[str, list[Option]] = {}
     for option in options:
-        found.setdefault(option.table, []).append(option)
-    yield from found.items()
+        by_table.setdefault(option.table, []).append(option)
+    yield from by_table.items()
 
 
 def _explained(option: Option) -> str:

@@ -85,9 +85,9 @@ def exclusive(
     given: Given, names: Iterable[str], advice: str = "give one of them"
 ) -> Iterable[str]:
     """Of these options, each one that was given besides the first that was."""
-    found = [name for name in names if given.wants(name)]
-    for other in found[1:]:
-        yield contradiction(given, found[0], other, advice)
+    given_names = [name for name in names if given.wants(name)]
+    for other in given_names[1:]:
+        yield contradiction(given, given_names[0], other, advice)
 
 
 def excludes(given: Given, one: str, others: Iterable[str], advice: str) -> Iterable[str]:

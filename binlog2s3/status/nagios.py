@@ -38,10 +38,10 @@ class _Finding:
 def verdict(status: Status, thresholds: Thresholds) -> PluginResult:
     """Judge one source."""
     findings = _findings(status, thresholds)
-    found = _severity(status, findings)
+    severity = _severity(status, findings)
     perfdata = " ".join(_perfdata(status, thresholds))
-    line = f"{_head(found)} - {status.source}: {_text(status, findings)} | {perfdata}"
-    return PluginResult(CODES[found], line)
+    line = f"{_head(severity)} - {status.source}: {_text(status, findings)} | {perfdata}"
+    return PluginResult(CODES[severity], line)
 
 
 def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> PluginResult:
@@ -50,8 +50,8 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Plugin
         return PluginResult(
             CODES["unknown"], f"{_head('unknown')} - there is no source | sources=0;;;0"
         )
-    found = [(status, _findings(status, thresholds)) for status in statuses]
-    severities = [_severity(status, findings) for status, findings in found]
+    judged = [(status, _findings(status, thresholds)) for status in statuses]
+    severities = [_severity(status, findings) for status, findings in judged]
     whole = worst(severities)
     by_severity: dict[Severity, list[str]] = {
         one: [
@@ -72,7 +72,7 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Plugin
     if parts:
         count, _, rest = parts[0].partition(" ")
         parts[0] = f"{count} of {total} sources {rest}"
-        first, findings = found[severities.index(whole)]
+        first, findings = judged[severities.index(whole)]
         parts += [*left_alone, f"{first.source} is {_text(first, findings)}"]
     else:
         well = total - ignored

@@ -296,8 +296,8 @@ def _lag(
     if said is not None and is_same and _same(said.durable, durable):
         lag = said.lag
     else:
-        there = contents.binlogs if contents is not None else {}
-        sizes = {name: info.size for name, info in there.items()}
+        archived = contents.binlogs if contents is not None else {}
+        sizes = {name: info.size for name, info in archived.items()}
         lag = _lag_since(beat, said if is_same else None, flavour, durable, sizes)
         if seconds is None and covered is not None and _age(covered, beat.at) > -1:
             seconds = max(0.0, _age(covered, beat.at))

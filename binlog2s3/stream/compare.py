@@ -90,8 +90,8 @@ class Finder:
 
         Raises SourceError if the source cannot be read, StoreError if the bucket cannot.
         """
-        there = self._catalog.sizes(self._lineage)
-        names = sorted(name for name in source_has if name in there)
+        sizes = self._catalog.sizes(self._lineage)
+        names = sorted(name for name in source_has if name in sizes)
         # Histories part only once: binlogs before that point begin alike, later ones differ.
         low, high = 0, len(names)
         step = 1  # most histories parted recently
@@ -103,14 +103,14 @@ class Finder:
                 low, step = middle + 1, max(1, (high - middle) // 2)
         deepest: Common | None = None
         for name in reversed(names[:low]):
-            found = self._compare(name)
-            if deepest is None or found is None or not found.whole:
-                deepest = found
-            if found is not None and found.transactions:
+            common = self._compare(name)
+            if deepest is None or common is None or not common.whole:
+                deepest = common
+            if common is not None and common.transactions:
                 return deepest
         return None
 
-    def has_end(self, place: Parent, source_has: Sequence[BinlogName], newest: BinlogName) -> bool:
+    def has_end(self, end: Parent, source_has: Sequence[BinlogName], newest: BinlogName) -> bool:
         """Whether the source has the last transactions before a place of the lineage, as they are.
 
         It has them in `newest` of its binlogs, or shortly before, at other offsets: another node of
@@ -119,29 +119,29 @@ class Finder:
         each domain and server must be among them: nodes may have numbers of their own in common.
         Raises SourceError, also if the bucket does not have all bytes before that place yet.
         """
-        if not place.binlog or not place.offset:
+        if not end.binlog or not end.offset:
             return False
-        name = place.binlog
+        name = end.binlog
         needed = {
             f"{domain}-{server}-{number}"
-            for domain, server, number in MariadbGtidList.parse(place.gtid_set).gtids()
+            for domain, server, number in MariadbGtidList.parse(end.gtid_set).gtids()
         }
         theirs: dict[str, bytes] = {}
         try:
-            ours = self._last_before(name, place.offset, needed)
+            ours = self._last_before(name, end.offset, needed)
             if not needed or not needed <= ours.keys():
                 return False
-            older = [one for one in sorted(source_has, reverse=True) if one <= newest]
-            for one in older[:_MOST_OLDER]:
+            older = [binlog for binlog in sorted(source_has, reverse=True) if binlog <= newest]
+            for binlog in older[:_MOST_OLDER]:
                 if ours.keys() <= theirs.keys():
                     break
-                with self._reading(one) as blocks:
-                    found = _fingerprints(blocks, ours)
+                with self._reading(binlog) as blocks:
+                    fingerprints = _fingerprints(blocks, ours)
                 if self._stop.is_set():
                     raise SourceError("not compared to the end: stopping", transient=True)
-                if any(ours[gtid] != digest for gtid, digest in found.items()):
+                if any(ours[gtid] != digest for gtid, digest in fingerprints.items()):
                     return False
-                theirs |= found
+                theirs |= fingerprints
         except (ArchiveError, DamageError, ValueError) as error:
             _log.warning("cannot be compared", binlog=name, error=error)
             return False
@@ -163,15 +163,15 @@ class Finder:
                 hint="they are uploaded from the spool first; then it goes on by itself",
                 transient=True,
             )
-        listed = [one for one in sizes if one <= name]
-        found: dict[str, bytes] = {}
-        for one in listed[: -_MOST_OLDER - 1 : -1]:
-            binlog = self._catalog.binlog(self._lineage, one)
-            end = offset if one == name else binlog.size
-            found = _fingerprints(binlog.blocks(0, end)) | found
-            if set(needed) <= found.keys():
+        listed = [other for other in sizes if other <= name]
+        fingerprints: dict[str, bytes] = {}
+        for other in listed[: -_MOST_OLDER - 1 : -1]:
+            binlog = self._catalog.binlog(self._lineage, other)
+            end = offset if other == name else binlog.size
+            fingerprints = _fingerprints(binlog.blocks(0, end)) | fingerprints
+            if set(needed) <= fingerprints.keys():
                 break
-        return found
+        return fingerprints
 
     def _compare(self, name: BinlogName, most: int | None = None) -> Common | None:
         """How far this binlog is the same on both sides; None if its format event differs.
@@ -180,9 +180,9 @@ class Finder:
         """
         scanner = Scanner()
 
-        def scan(one: Scanner) -> bool:
+        def scan(fresh: Scanner) -> bool:
             nonlocal scanner
-            scanner = one
+            scanner = fresh
             return self._is_whole(name, scanner, most)
 
         try:
@@ -209,11 +209,11 @@ class Finder:
         with self._reading(name) as theirs:
             ours = self._catalog.binlog(self._lineage, name)
             end = ours.size if most is None else min(most, ours.size)
-            for one, other in _in_step(ours.blocks(0, end), theirs):
-                same = _same(one, other)
+            for block, other in _in_step(ours.blocks(0, end), theirs):
+                same = _same(block, other)
                 equal += same
                 scanner.feed(other[:same])
-                if same < len(one):
+                if same < len(block):
                     break
         return equal == ours.size
 
@@ -295,7 +295,7 @@ def _fingerprints(
 
     Of those that are `wanted`; None: of the last hundred. Raises DamageError and ValueError.
     """
-    found: dict[str, bytes] = {}
+    fingerprints: dict[str, bytes] = {}
     scanner = Scanner()
     reader: Fingerprint | None = None
     at = 0
@@ -304,20 +304,20 @@ def _fingerprints(
         if reader is None and scanner.formats:
             reader = Fingerprint(scanner.formats[0].trailer)
         low = 0 if at else len(MAGIC)
-        for one in done:
-            high = one.end - at
+        for transaction in done:
+            high = transaction.end - at
             assert reader is not None  # noqa: S101 - a format event comes first
             reader.feed(memoryview(block)[low:high])
             digest, low = reader.take(), high
-            if one.gtid is not None and (wanted is None or one.gtid in wanted):
-                found.pop(one.gtid, None)
-                found[one.gtid] = digest
-                if len(found) > _MOST_COMPARED:
-                    del found[next(iter(found))]
+            if transaction.gtid is not None and (wanted is None or transaction.gtid in wanted):
+                fingerprints.pop(transaction.gtid, None)
+                fingerprints[transaction.gtid] = digest
+                if len(fingerprints) > _MOST_COMPARED:
+                    del fingerprints[next(iter(fingerprints))]
         if reader is not None:
             reader.feed(memoryview(block)[low:])
         at += len(block)
-    return found
+    return fingerprints
 
 
 def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> Position | None:
@@ -331,13 +331,13 @@ def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> Position | None:
             binlog = catalog.binlog(lineage, name)
             if lineage.flavour == "mariadb" and _read(binlog).gtids_go_back:
                 return None
-            found = _cut_within(binlog, executed)
-            if found is None:
+            within = _cut_within(binlog, executed)
+            if within is None:
                 continue
-            end, there = found
-            if there.transactions or not _went_back_before(catalog, lineage, name):
-                assert there.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
-                return Position.of(FilePosition(name, end), there.gtids_at_end)
+            end, scanner = within
+            if scanner.transactions or not _went_back_before(catalog, lineage, name):
+                assert scanner.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
+                return Position.of(FilePosition(name, end), scanner.gtids_at_end)
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
                          binlog=name, error=error)  # fmt: skip
@@ -348,9 +348,9 @@ def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> Position | None:
 
 def _went_back_before(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     """Whether the numbers of a MariaDB go back in the last transactions before this binlog."""
-    for one in reversed(catalog.sizes(lineage)) if lineage.flavour == "mariadb" else ():
-        if one < name:
-            scanner = _read(catalog.binlog(lineage, one))
+    for other in reversed(catalog.sizes(lineage)) if lineage.flavour == "mariadb" else ():
+        if other < name:
+            scanner = _read(catalog.binlog(lineage, other))
             if scanner.transactions:
                 return scanner.gtids_go_back
     return False
@@ -452,8 +452,8 @@ def prove(
             transient=True,
         )
     received = received[: MOST_BYTES - begin]
-    there = server.beginning(name, begin + len(received))[begin:]
-    if why := another_beginning(name, received, there, begin):
+    own = server.beginning(name, begin + len(received))[begin:]
+    if why := another_beginning(name, received, own, begin):
         sender = "" if begin else f"{_sender(received)}; "
         raise SourceError(
             f"mysqlbinlog was led to another server than the questions: at {server.address} {uuid} "
@@ -482,15 +482,15 @@ def _sender(received: bytes) -> str:
     )
 
 
-def another_beginning(name: BinlogName, received: bytes, there: bytes, begin: int = 0) -> str:
+def another_beginning(name: BinlogName, received: bytes, own: bytes, begin: int = 0) -> str:
     """Why the first bytes that were received of a binlog are not a server's own; "" if they are.
 
     `there`: as many bytes of the server's, or fewer if it has fewer. Both are from `begin` on.
     """
-    same = _same(received, there)
+    same = _same(received, own)
     if same == len(received):
         return ""
-    what = "ends there" if same == len(there) else "has other bytes from there on"
+    what = "ends there" if same == len(own) else "has other bytes from there on"
     upto, equal = begin + len(received), begin + same
     return f"{name} was received up to {upto}, equal up to {equal}: its own {what}"
 
@@ -508,14 +508,14 @@ def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[b
         held = held[len(block) :]
 
 
-def _same(one: bytes, other: bytes) -> int:
+def _same(left: bytes, right: bytes) -> int:
     """The number of equal leading bytes."""
-    if one == other:
-        return len(one)
-    low, high = 0, min(len(one), len(other))
+    if left == right:
+        return len(left)
+    low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
+        if left[:middle] == right[:middle]:
             low = middle
         else:
             high = middle - 1

@@ -409,8 +409,8 @@ class Loop:
         last, coverage = self._tracking.last, self._tracking.coverage
         read = self._runs.reached() or (last.end if last is not None else None)
         durable = coverage.durable if coverage is not None else None
-        places = [read, durable.place if durable is not None else None]
-        return max((place for place in places if place is not None), default=None)
+        positions = [read, durable.place if durable is not None else None]
+        return max((position for position in positions if position is not None), default=None)
 
     def _look(self) -> float:
         """Let the watch look, and `Tracking` know what it sees. Called by the thread `watch`."""

@@ -296,11 +296,11 @@ class Continuation:
         executed = self.server.executed() if plain.facts.flavour == "mariadb" else None
         if not acceptable(known_end, executed):
             return None  # as after a reset; no binlog needs to be read for that
-        found = self._successor(executed)
-        origin, names = found.parent, [row.name for row in plain.listed]
+        successor = self._successor(executed)
+        origin, names = successor.parent, [row.name for row in plain.listed]
         if origin is None or origin.join != "exact":
             return None
-        if not finder.has_end(origin, names, found.begin):
+        if not finder.has_end(origin, names, successor.begin):
             return None
         _log.warning(
             "another server with the same server_id and gtid_domain_id: it has the archive's "
@@ -309,7 +309,7 @@ class Continuation:
             lineage=known_end.lineage.id,
             hint="give each node of a cluster a gtid_domain_id of its own",
         )
-        return found
+        return successor
 
     def _apart(self, common: Common | None) -> Course:
         plain, known_end = self.plain, self.known_end
@@ -378,8 +378,8 @@ class Continuation:
         ]
 
     def _cut(self, executed: Gtids) -> Parent | None:
-        found = cut(self.resumption.catalog, self.known_end.lineage, executed)
-        return parent(self.known_end, "exact", at=found) if found is not None else None
+        position = cut(self.resumption.catalog, self.known_end.lineage, executed)
+        return parent(self.known_end, "exact", at=position) if position is not None else None
 
 
 def _with_grown(plain: NextRun, lineage: Lineage) -> tuple[str, ...] | None:

@@ -145,14 +145,14 @@ class SpoolRun:
 
     def files(self) -> dict[BinlogName, Path]:
         """The files of the binlogs that are there now, by name."""
-        found = {}
+        files = {}
         with as_spool_error(self.directory), os.scandir(self.directory) as entries:
             for entry in entries:
                 try:
-                    found[BinlogName.parse(entry.name)] = Path(entry.path)
+                    files[BinlogName.parse(entry.name)] = Path(entry.path)
                 except ValueError:
                     continue  # run.json
-        return found
+        return files
 
     def has(self, name: BinlogName) -> bool:
         """Whether the file of this binlog is there now. A backlog makes thousands of files."""
@@ -280,7 +280,7 @@ class Spool:
 
         A directory that is not named like a run is not ours and stays.
         """
-        found = []
+        runs = []
         with as_spool_error(self.directory):
             for path in run_directories(self.directory):
                 with as_spool_error(path):
@@ -289,8 +289,8 @@ class Spool:
                 if run is None:
                     _remove_half_made(path)
                 else:
-                    found.append(run)
-        return found
+                    runs.append(run)
+        return runs
 
     @_alone
     def begin(self, facts: RunFacts) -> SpoolRun:
@@ -330,8 +330,8 @@ class Spool:
         number = int(f"{datetime.now(UTC):%Y%m%d%H%M%S%f}")
         with as_spool_error(self.directory):
             for path in self.directory.iterdir():
-                if found := _RUN_DIRECTORY.fullmatch(path.name):
-                    number = max(number, int("".join(found.groups())) + 1)
+                if match := _RUN_DIRECTORY.fullmatch(path.name):
+                    number = max(number, int("".join(match.groups())) + 1)
         digits = f"{number:020}"
         return f"run-{digits[:8]}T{digits[8:]}Z-{secrets.token_hex(2)}"
 
@@ -611,7 +611,8 @@ def _parse_run(directory: Path, data: bytes) -> SpoolRun:
     if not isinstance(floors, dict):
         raise TypeError(f"its floors are {floors!r:.40}")
     freed = {
-        str(name): (_number(one, "offset"), _number(one, "at")) for name, one in floors.items()
+        str(name): (_number(floor, "offset"), _number(floor, "at"))
+        for name, floor in floors.items()
     }
     facts = RunFacts(**{key: document[key] for key in RunFacts.__slots__})
     return SpoolRun(directory, facts, freed)
@@ -650,11 +651,11 @@ def delete_file(path: Path) -> int:
 
 def is_part(path: Path, skip: int, other_path: Path, at: int) -> bool:
     """Whether the bytes of a file after `skip` are in another one at `at`. Raises OSError."""
-    with path.open("rb") as one, other_path.open("rb") as other:
-        one.seek(skip)
-        other.seek(at)
-        while block := one.read(_BLOCK):
-            if block != other.read(len(block)):
+    with path.open("rb") as part, other_path.open("rb") as whole:
+        part.seek(skip)
+        whole.seek(at)
+        while block := part.read(_BLOCK):
+            if block != whole.read(len(block)):
                 return False
     return True
 

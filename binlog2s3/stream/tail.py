@@ -149,7 +149,7 @@ class Track(BinlogReading):
         return any(segment.path.parent == directory for segment in self.segments)
 
     @property
-    def is_there(self) -> bool:
+    def is_spooled(self) -> bool:
         """Whether any of its files is in the spool."""
         return any(segment.path.exists() for segment in self.segments)
 
@@ -224,15 +224,15 @@ def overlap_of(binlog: BinlogReading) -> Overlap | None:
     if not binlog.rewind():
         return None
     digest = binlog.digest
-    here = Mark(digest.size, digest.crc64)
-    earlier = next((place for place in digest.places if place.offset < here.offset), Mark())
+    end = Mark(digest.size, digest.crc64)
+    earlier = next((mark for mark in digest.places if mark.offset < end.offset), Mark())
     if earlier.offset > digest.low_place.offset:
         earlier = digest.low_place
     return Overlap(
         binlog=binlog.name,
         begin=earlier.offset,
-        end=here.offset,
-        crc64=here.crc64_since(earlier),
+        end=end.offset,
+        crc64=end.crc64_since(earlier),
     )
 
 
@@ -272,7 +272,7 @@ class Tailer:
         return self._current
 
     @property
-    def place(self) -> tuple[object, ...]:
+    def progress(self) -> tuple[object, ...]:
         """Changes with each step that opens a file or completes a comparison, but reads nothing."""
         return (self._name, self._current, self._compared, self._overlap is None)
 
@@ -396,12 +396,12 @@ class Tailer:
         current = self._current
         rotate = current.scanner.rotate if current is not None else None
         wanted = rotate.next_binlog if rotate is not None else name.next()
-        found = wanted if self._run.has(wanted) else None
-        if found is None and rotate is None:
-            found = min((other for other in self._run.files() if other > name), default=None)
-        if found is not None and found != name.next():
-            raise ForkError(f"after {name} the server continues with {found}")
-        return found
+        following = wanted if self._run.has(wanted) else None
+        if following is None and rotate is None:
+            following = min((other for other in self._run.files() if other > name), default=None)
+        if following is not None and following != name.next():
+            raise ForkError(f"after {name} the server continues with {following}")
+        return following
 
     def _finish(self, name: BinlogName) -> None:
         if self._overlap is not None:

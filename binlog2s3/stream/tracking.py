@@ -391,8 +391,8 @@ class Tracking:
         seen = unlogged is not None and started and unlogged.covers(track.name)
         if not seen and not is_unlogged_between(rotated=rotated, started=started):
             return None
-        said = (before.leaves_out, self.leaves_out) if before is not None else (None,)
-        aborts = all(texts is not None and IGNORES not in texts for texts in said)
+        answers = (before.leaves_out, self.leaves_out) if before is not None else (None,)
+        aborts = all(texts is not None and IGNORES not in texts for texts in answers)
         if aborts and not seen and lineage.flavour == "mysql":
             return AbortedError(f"before {track.name}: {_ABORTED}")
         return LeftOutError(f"before {track.name}: {UNLOGGED}")
@@ -407,10 +407,10 @@ class Tracking:
             finished = any(name > track.name for name in listed)
             same = row.size == track.size if row else track.state is TrackState.FOLLOWED
             if endless and finished and not same:
-                there = f"has {row.size} bytes" if row else "is gone"
+                how = f"has {row.size} bytes" if row else "is gone"
                 raise ElsewhereError(
                     f"{track.name} was read up to {track.size}, the server has newer binlogs, and "
-                    f"its own {there}"
+                    f"its own {how}"
                 )
             if endless and streaming and finished and row and not self._was_past(track):
                 raise ElsewhereError(
@@ -551,11 +551,13 @@ class Tracking:
                 raise
             is_new = False
         parent = as_fields(lineage.parent) if lineage.parent else {}
-        told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
+        fields = {
+            f"parent_{key}": value for key, value in parent.items() if value not in (None, "")
+        }
         say = _log.info
         if hint := _HINTS.get(str(parent.get("join")), ""):
-            say, told = _log.warning, {**told, "hint": hint}
-        say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
+            say, fields = _log.warning, {**fields, "hint": hint}
+        say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **fields)
         return is_new
 
 
@@ -598,12 +600,12 @@ def _end(lineage: Lineage | None, last: Track | None, known: KnownEnd | None) ->
     """
     if lineage is None or last is None:
         return known
-    here = known_end_of(lineage, last, closed=last.closed)
+    read_end = known_end_of(lineage, last, closed=last.closed)
     if known is None or (known.lineage.id, known.last) != (lineage.id, last.name):
-        return here
-    if last.closed or known.closed or known.size <= here.size:
-        return here
-    return replace(known, overlap=here.overlap, track=None)  # a run continues what was read
+        return read_end
+    if last.closed or known.closed or known.size <= read_end.size:
+        return read_end
+    return replace(known, overlap=read_end.overlap, track=None)  # a run continues what was read
 
 
 def _all_of(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -613,7 +615,7 @@ def _all_of(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> tupl
     return tuple(dict.fromkeys((*before, *now)))
 
 
-def _same_beginning(one: Lineage, other: Lineage) -> bool:
+def _same_beginning(known: Lineage, other: Lineage) -> bool:
     def begins(lineage: Lineage) -> tuple[object, ...]:
         parent = lineage.parent
         return (
@@ -623,7 +625,7 @@ def _same_beginning(one: Lineage, other: Lineage) -> bool:
             (parent.lineage, parent.binlog, parent.offset) if parent else None,
         )
 
-    return begins(one) == begins(other)
+    return begins(known) == begins(other)
 
 
 def _check_first(track: Track, lineage: Lineage) -> None:

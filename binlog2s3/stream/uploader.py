@@ -361,7 +361,7 @@ class Uploader:
             if other.coverage is coverage and other.track.name == track.name:
                 self._forget(other)
         coverage.added(track.name)
-        place = RemoteBinlog(
+        remote = RemoteBinlog(
             self._catalog,
             coverage.lineage.id,
             self.grid,
@@ -372,7 +372,7 @@ class Uploader:
         )
         is_empty = track.name == self._empty_from  # the first time that it is added
         self._empty_from = track.name.next() if is_empty else None
-        self._jobs[track] = job = Job(track, place, coverage, held=Held(asked=is_empty))
+        self._jobs[track] = job = Job(track, remote, coverage, held=Held(asked=is_empty))
         if track.floor:
             job.continues_at(track.floor)
 
@@ -414,7 +414,7 @@ class Uploader:
             return
         for part in self.grid.parts(track.size, track.floor):
             if part.full and part.begin >= track.floor:
-                job.place.md5(part)  # archiving needs it, and will not have these bytes
+                job.remote.md5(part)  # archiving needs it, and will not have these bytes
         paths = {segment.path for segment in track.segments}
         track.raise_floor(self.grid)
         freed = self._spool.delete(paths)
@@ -492,7 +492,7 @@ class Uploader:
                 key=lambda failing: failing.since,
                 default=None,
             ),
-            oldest_commit_us=least(one.oldest_us for one in commits),
+            oldest_commit_us=least(commit_times.oldest_us for commit_times in commits),
             newest_commit_us=_greatest([self._newest_commit_us, *(c.newest_us for c in commits)]),
         )
 
@@ -539,8 +539,8 @@ class Uploader:
     def _name_foreign(self, keys: list[str]) -> None:
         """Log each key below `live/` that is not of our format, once."""
         for key in keys:
-            place = self._catalog.layout.place_of(key)
-            if key not in self._foreign and (place is None or place.kind != "chunk"):
+            parsed = self._catalog.layout.place_of(key)
+            if key not in self._foreign and (parsed is None or parsed.kind != "chunk"):
                 self._foreign.add(key)
                 _log.warning("left alone: not of this archive's format", key=key)
 
@@ -636,7 +636,7 @@ class Uploader:
                 self._start(job, action)
 
     def _urgent_seconds(self, job: Job, action: Action) -> float:
-        oldest = next((one for one in self._jobs.values() if one.unsaved), None)
+        oldest = next((other for other in self._jobs.values() if other.unsaved), None)
         return job.urgent_seconds(action, pressed=self._pressed, oldest=job is oldest)
 
     def _tell_if_over(self, job: Job, failing: Failing | None) -> None:
@@ -762,25 +762,25 @@ class Uploader:
         uploads of those archived before the last audit are aborted once, because the store may
         perform a request long after it was made.
         """
-        found: dict[str, dict[str, set[str]]] = {}  # chunks by binlog by lineage
+        chunks_by_lineage: dict[str, dict[str, set[str]]] = {}  # chunks by binlog by lineage
         for key in keys:
             lineage, _, rest = key.removeprefix(self._catalog.layout.live).partition("/")
             binlog, _, chunk = rest.partition("/")
-            found.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
+            chunks_by_lineage.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
         grown = [self.coverage] if self.coverage is not None else []
         coverages = {*(job.coverage for job in self._jobs.values()), *grown}
         growing = {(job.lineage, str(job.track.name)) for job in self._jobs.values()}
         for job in self._jobs.values():
             name = job.track.name
             for lost in sorted(
-                job.lost_chunks(found.get(job.lineage, {}).get(str(name), ()), asked_at)
+                job.lost_chunks(chunks_by_lineage.get(job.lineage, {}).get(str(name), ()), asked_at)
             ):
                 job.flushed_at = -math.inf
                 if not job.held.chunks.cover(lost.begin, lost.end, 0):
                     _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
         for coverage in coverages:
             lineage = coverage.lineage.id
-            for text in found.get(lineage, ()):
+            for text in chunks_by_lineage.get(lineage, ()):
                 if (lineage, text) not in growing and _is_archived(text, coverage):
                     self._sweep(lineage, BinlogName.parse(text))
         for name, key in self._archived_before:
@@ -915,7 +915,7 @@ class Uploader:
             return
         paths = {segment.path for segment in track.segments}
         freed = self._spool.release(track.name, job.lineage, paths)
-        self._archived.append((track.name, job.place.key))
+        self._archived.append((track.name, job.remote.key))
         self.counts.archived_binlogs += 1
         _log.info(
             "binlog archived",

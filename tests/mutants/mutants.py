@@ -170,7 +170,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_decide.py::test_chunks_that_were_not_compared_are_not_put_again_nor_deleted",
         ),
-        ((_chunks, reads("chunks", name_of(Held.there))),),
+        ((_chunks, reads("chunks", name_of(Held.all_chunks))),),
     ),
     Mutant(
         "chunk-as-long-as-named",
