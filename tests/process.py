@@ -42,7 +42,7 @@ from binlog2s3.stream.writer import Writer
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import UUID_A
 from tests.memory_store import MemoryStore
-from tests.streamer import LAYOUT, LIVING, InlineWorkers, Source, config
+from tests.streamer import LAYOUT, LIVING, InlineWorkers, Source, config, without_delay
 
 FULL_CHUNK = 100
 _MOST_ROUNDS = 3000
@@ -366,13 +366,8 @@ class AtOnce(Uploader):
 
     before: Callable[[], object] = staticmethod(lambda: None)
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(
-            alive=LIVING,
-            full_chunk=FULL_CHUNK,
-            backoff=lambda _: 0.0,
-            **given,
-        )
+    def __init__(self, *, config: Config, **given: Any) -> None:
+        super().__init__(alive=LIVING, full_chunk=FULL_CHUNK, config=without_delay(config), **given)
 
     def wait_for(self, request: Callable[[], T]) -> T:
         return request()

@@ -76,6 +76,11 @@ def config(spool: Path, part: int) -> Config:
     )
 
 
+def without_delay(config: Config) -> Config:
+    """The same, but that what failed is tried again at once."""
+    return replace(config, timing=replace(config.timing, first_delay_seconds=0.0))
+
+
 _WATCH: Any = SimpleNamespace(round_at=math.inf, patience_seconds=0.0)
 LIVING = Alive(Notifier(), _WATCH)
 """Nobody is told that the loop runs."""
@@ -222,13 +227,14 @@ class Streamer:
         self.uploader = Uploader(
             catalog=self._catalog,
             bodies=store,
-            config=replace(made, stream=replace(made.stream, flush_interval=flush_interval)),
+            config=without_delay(
+                replace(made, stream=replace(made.stream, flush_interval=flush_interval))
+            ),
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]
             alive=LIVING,
             stop=Stop(),
             full_chunk=full_chunk,
-            backoff=lambda failures: 0.0,
             clock=clock,
         )
         self.uploader.open(self.coverage)

@@ -38,7 +38,7 @@ from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.transactions import is_credible
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Timing
 from binlog2s3.formatting import duration_text, us_of
 
 State = Literal[WriterState, "standby", "dead", "unknown"]

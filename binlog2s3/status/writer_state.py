@@ -18,7 +18,7 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.writers import Heartbeat, Position, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.timing import DEFAULT
+from binlog2s3.config.outside import DEFAULT
 from binlog2s3.formatting import duration_text
 from binlog2s3.status.ask import Unanswered
 from binlog2s3.status.lag import aged, counted, lag_bytes, lag_transactions, purge_seconds

@@ -24,7 +24,7 @@ from binlog2s3.formatting import us_of
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.requests import blocks_of
 from binlog2s3.store.s3 import Body, FileSlice, Pieces
-from binlog2s3.stream.spool import SpoolRun
+from binlog2s3.stream.spool import SpoolFile, SpoolRun
 
 _SLICE = 1 << 20
 _MAGIC_SIZE = 4
@@ -48,42 +48,6 @@ class Overlap:
         return max(self.begin, _MAGIC_SIZE)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A binlog's bytes from `begin` to the next segment are in this file, from offset `at` on."""
-
-    path: Path
-    begin: int
-    at: int
-
-
-def is_closed(
-    *,
-    ended: bool,
-    size: int,
-    next_in_run: bool,
-    history_goes_on: bool,
-    newer_on_server: bool,
-    size_on_server: int | None,
-) -> bool:
-    """Whether the server has finished a binlog and all of it is here.
-
-    - `ended`: its last event is ROTATE or STOP.
-    - `next_in_run`: it was read to its end, and the same run of mysqlbinlog has gone on to the next
-      file.
-    - `history_goes_on`: the previous GTIDs of that file are the GTIDs at our end. Anonymous
-      transactions cannot show this.
-    - `newer_on_server`: the server lists a newer binlog. `size_on_server`: the size that it lists
-      for this one.
-
-    The size alone or a newer file alone proves nothing: a stream can end in the middle of a binlog,
-    and the server can be another one.
-    """
-    if ended or (next_in_run and history_goes_on):
-        return True
-    return newer_on_server and size_on_server == size
-
-
 class TrackState(IntEnum):
     """What is known of the end of a binlog.
 
@@ -91,8 +55,9 @@ class TrackState(IntEnum):
     |---|---|
     | `GROWING` | it begins: more bytes may come |
     | `PASSED` | it was read to its end, and the run has gone on to the next file |
-    | `FOLLOWED` | it is `PASSED`, and the next file's previous GTIDs are those at its end |
-    | `CLOSED` | `is_closed` says so: the server has finished it, and all of it is here |
+    | `FOLLOWED` | it is `PASSED`, and the next file's previous GTIDs are those at its end, which \
+anonymous transactions cannot show |
+    | `CLOSED` | `Track.judge` says so: the server has finished it, and all of it is here |
 
     A track goes forward only, and can become `CLOSED` in each state. `start.proved` alone sets one
     back to `GROWING`, if the server's own file has to be compared.
@@ -107,16 +72,16 @@ class TrackState(IntEnum):
 class Track(BinlogReading):
     """One binlog that is being archived. The first `size` bytes are checked and may be uploaded.
 
-    The bytes before `floor` are in the bucket, the others in the `segments`, which are replaced as
-    a whole. `sums`: the CRC64NVME of all bytes before some offsets, among them 0 and the floor; so
-    bytes that the spool does not have can be proved. `md5s` are of parts whose bytes were at hand.
-    `source_size` is what the source listed for it, if the source had already finished it when the
-    run began that reads it.
+    The bytes before `floor` are in the bucket, the others in the `segments`: each has them up to
+    where the next one begins. They are replaced as a whole. `sums`: the CRC64NVME of all bytes
+    before some offsets, among them 0 and the floor; so bytes that the spool does not have can be
+    proved. `md5s` are of parts whose bytes were at hand. `source_size` is what the source listed
+    for it, if the source had already finished it when the run began that reads it.
     """
 
     def __init__(self, name: BinlogName, path: Path | None, grid: Grid) -> None:
         super().__init__(name, grid)
-        self.segments: tuple[Segment, ...] = (Segment(path, 0, 0),) if path is not None else ()
+        self.segments: tuple[SpoolFile, ...] = (SpoolFile(path, 0, 0),) if path is not None else ()
         self.floor = 0
         self.sums: dict[int, int] = {0: 0}
         self.md5s: dict[Part, bytes] = {}
@@ -200,17 +165,18 @@ class Track(BinlogReading):
         return Overlap(binlog=self.name, begin=begin, end=self.size, crc64=crc64)
 
     def judge(self, listed: dict[BinlogName, ServerBinlog]) -> bool:
-        """See whether it is closed, by what the server lists. Once closed it stays closed."""
+        """See whether it is closed, by what the server lists. Once closed it stays closed.
+
+        It is by its last event (ROTATE or STOP), or if its history goes on in the run's next file,
+        or if the server lists a newer binlog, and this one with this size. The size alone or a
+        newer file alone proves nothing: a stream can end in the middle of a binlog, and the server
+        can be another one.
+        """
         row = listed.get(self.name)
-        whole = self.scanner.position == self.size
-        if whole and is_closed(
-            ended=self.scanner.ended,
-            size=self.size,
-            next_in_run=self.passed,
-            history_goes_on=self.state is TrackState.FOLLOWED,
-            newer_on_server=any(name > self.name for name in listed),
-            size_on_server=row.size if row else None,
-        ):
+        listed_so = row is not None and row.size == self.size
+        is_older = any(name > self.name for name in listed)
+        ends_here = self.scanner.ended or self.state is TrackState.FOLLOWED
+        if self.scanner.position == self.size and (ends_here or (listed_so and is_older)):
             self.state = TrackState.CLOSED
         return self.closed
 
@@ -356,7 +322,7 @@ class Tailer:
                 raise self._forked(f"has other bytes from {overlap.begin} to {overlap.end}")
             if self._current is not None:
                 path = self._run.directory / str(overlap.binlog)
-                segment = Segment(path, at, self._offset())
+                segment = SpoolFile(path, at, self._offset())
                 self._current.segments = (*self._current.segments, segment)
             self._overlap = None
         return count

@@ -11,7 +11,6 @@ that fails.
 """
 
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -68,7 +67,7 @@ from binlog2s3.stream.remote import Held, Plants, RemoteBinlog, abort_uploads, s
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.telling import Alive
-from binlog2s3.stream.waiting import Stop, doubled, unless
+from binlog2s3.stream.waiting import Stop, delay, doubled, unless
 from binlog2s3.workers import Outcome, Workers
 
 T = TypeVar("T")
@@ -76,7 +75,6 @@ N = TypeVar("N", int, float)
 _log = Log("uploader")
 _POLL_SECONDS = 0.05
 _COUNT_SECONDS = 1.0
-_LONGEST_WAIT = 10.0
 _DIRECT_SECONDS = 10.0
 _LATEST = 900.0
 _DELETE_SECONDS = 60.0
@@ -270,11 +268,6 @@ class _Token:
     upload_id: str | None
 
 
-def backoff(failures: int) -> float:
-    """Seconds until the next look at the store after this many failures in a row, with jitter."""
-    return random.uniform(0, doubled(0.5, failures, _LONGEST_WAIT))  # noqa: S311 - no secret
-
-
 class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
@@ -300,13 +293,11 @@ class Uploader:
         foreign: frozenset[str] = frozenset(),
         timings: Timings | None = None,
         full_chunk: int = MIN_PART_SIZE,
-        backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         flush_interval = config.stream.flush_interval
         self._limits = Limits(grid=Grid(config.s3.part_size), full_chunk=full_chunk)
         self._flushes = flush_interval > 0
-        self._drain_seconds = config.timing.drain_seconds
         self._copies = True  # until the store has said that it copies no parts
         self._catalog = catalog
         self._bodies = bodies
@@ -315,7 +306,7 @@ class Uploader:
         self._alive = alive
         self._stop = stop
         self._foreign = set(foreign)
-        self._backoff = backoff
+        self._timing = config.timing
         self._clock = clock
         self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
         self._is_back = threading.Event()
@@ -561,7 +552,7 @@ class Uploader:
 
     def is_drained(self) -> bool:
         """Whether a stop has given running requests their time."""
-        return self._stop.is_over(self._drain_seconds)
+        return self._stop.is_over(self._timing.drain_seconds)
 
     def settle(self) -> None:
         """Wait until no request reads from the spool: the process continues as a standby.
@@ -873,14 +864,14 @@ class Uploader:
         if isinstance(action, CopyPart) and not error.transient and not missing:
             quick = True
             job.copies = False
-        delay = 0.0 if quick else self._backoff(failing.failures)
-        job.not_before = now + delay
+        pause = 0.0 if quick else delay(failing.failures, self._timing)
+        job.not_before = now + pause
         paced = 0.0
         if failing.sent_bytes:
             paced = job.in_vain.wait(failing.sent_bytes, job.track.size, now)
-        delay = max(delay, min(doubled(1.0, 2 * failing.failures, _LATEST), paced))
-        failing.not_before = now + delay
-        latest = max(delay, paced)  # sooner, if the store takes others
+        pause = max(pause, min(doubled(1.0, 2 * failing.failures, _LATEST), paced))
+        failing.not_before = now + pause
+        latest = max(pause, paced)  # sooner, if the store takes others
         _log.recurring(
             "looking again at the store",
             binlog=job.track.name,

@@ -82,7 +82,7 @@ from binlog2s3.stream.remote import (
 from binlog2s3.stream.resume import Continuation
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import _Bucket, _checked, _has_begun, _is_below_floor
-from binlog2s3.stream.tail import Tailer, is_closed
+from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.tracking import Tracking, _end
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Writer, _put_turn
@@ -628,8 +628,8 @@ MUTANTS = (
         "closed-next-file-alone",
         Promise.HISTORIES,
         "The run's next file closes a binlog only if its previous GTIDs are those at our end.",
-        ("tests/unit/stream/test_decide.py::test_what_closes_a_binlog",),
-        ((is_closed, always(part(part(when(), 2, of=2), 2, of=2))),),
+        ("tests/unit/stream/test_tail.py::test_what_closes_a_binlog",),
+        ((Track.judge, reads("FOLLOWED", "PASSED")),),
     ),
     Mutant(
         "closed-gtids-equal",

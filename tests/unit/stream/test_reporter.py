@@ -13,7 +13,6 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import SourceError, StoreError, SupersededError
@@ -112,7 +111,7 @@ class Parts:
         self.uploads = Counted(
             catalog=Catalog(MemoryStore(), LAYOUT),
             bodies=None,
-            grid=Grid(1000),
+            config=made,
             spool=None,
             workers=InlineWorkers(4),
             stop=self.stop,
