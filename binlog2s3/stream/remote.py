@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.catalog import Catalog, fetch, read
 from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.codec import Document
 from binlog2s3.archive.documents import EntryEnd
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.parts import Grid, Part
@@ -26,6 +27,7 @@ from binlog2s3.binlog.checksum import composite_etag, crc64_of_blocks, crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import (
     ArchiveError,
+    DamageError,
     FloorError,
     ForkError,
     ObjectMissingError,
@@ -36,6 +38,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     UploadMissingError,
 )
+from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
 from binlog2s3.store.contract import ObjectVersion, SizedReader
 from binlog2s3.store.requests import blocks_of, crc64_of, digests_of
@@ -629,6 +632,25 @@ class Plants:
         return bool(found)
 
 
+def read_archived(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
+    """Read an archived binlog that has no entry; None if there is none.
+
+    Raises ArchiveError if it has damage, or is not whole.
+    """
+    info = store.head(key)
+    if info is None:
+        return None
+    reading = BinlogReading(name)
+    try:
+        for block in store.open(key, 0, info.size):
+            reading.feed(memoryview(block), us_of(info.last_modified))
+    except DamageError as error:
+        raise ArchiveError(f"its bytes are damaged: {error}") from error
+    if not info.size or reading.size != info.size:
+        raise ArchiveError(f"its last event ends at {reading.size} of {info.size} bytes")
+    return reading
+
+
 def put_entry(
     store: Store,
     key: str,
@@ -739,6 +761,22 @@ def where_absent(write: Callable[[bool], T]) -> T:
     except UnsupportedError as error:
         _log.recurring("the store knows no conditions, writing without", error=error)
         return write(False)
+
+
+def put_once(store: Store, key: str, document: Document) -> bool:
+    """Write a document that nothing replaces; False if it was there already, as an answer was lost.
+
+    Raises PreconditionError if there is another one, ArchiveError if it could not be read again.
+    """
+    data = document.to_json()
+    document.from_json(data, key)
+    try:
+        where_absent(lambda absent: store.put(key, data, if_absent=absent, kept=True))
+    except PreconditionError:
+        if fetch(store, key, document.MOST) != data:
+            raise
+        return False
+    return True
 
 
 def _changed(piece: Body, path: Path | None) -> SpoolError:

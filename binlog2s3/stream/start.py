@@ -35,7 +35,6 @@ from binlog2s3.errors import (
     StoreError,
     UnloggedError,
 )
-from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog
 from binlog2s3.server.login import resolve
@@ -44,7 +43,7 @@ from binlog2s3.store.requests import crc64_of
 from binlog2s3.store.s3 import FileSlice, MendableError, Store
 from binlog2s3.stream.archive_end import archive_end, from_bucket, known_end_of_archive
 from binlog2s3.stream.continuation import KnownEnd, known_end_of, nothing_of
-from binlog2s3.stream.remote import put_entry
+from binlog2s3.stream.remote import put_entry, read_archived
 from binlog2s3.stream.resume import NextRun, Resumption
 from binlog2s3.stream.spool import Spool, SpoolFile, SpoolRun, check_spool
 from binlog2s3.stream.standby import StandbyLoop
@@ -199,9 +198,12 @@ def read_undescribed(catalog: Catalog, end: KnownEnd) -> list[BinlogReading]:
     while True:
         name = end.following
         key = catalog.layout.binlog(end.lineage.id, name)
-        if catalog.store.head(key) is None:
+        try:
+            binlog = read_archived(catalog.store, key, name)
+        except ArchiveError as error:
+            _log.warning("an archived binlog without an entry is not whole", key=key, error=error,
+                         hint="it is compared with what the source has")  # fmt: skip
             break
-        binlog = read_back(catalog.store, key, name)
         if binlog is None:
             break
         if why := end.contradiction(binlog):
@@ -212,27 +214,6 @@ def read_undescribed(catalog: Catalog, end: KnownEnd) -> list[BinlogReading]:
         undescribed.append(binlog)
         end = end.after([binlog])
     return undescribed
-
-
-def read_back(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
-    """Read an archived binlog that has no entry; None if the object is not a complete binlog."""
-    info = store.head(key)
-    if info is None:
-        return None
-    size, received_us = info.size, us_of(info.last_modified)
-    reading = BinlogReading(name)
-    try:
-        for block in store.open(key, 0, size):
-            reading.feed(memoryview(block), received_us)
-    except DamageError as error:
-        _log.warning("an archived binlog without an entry has damage", key=key, error=error,
-                     hint="it is compared with what the source has")  # fmt: skip
-        return None
-    if reading.size != size or not size:
-        _log.warning("an archived binlog without an entry is not whole", key=key, size=reading.size,
-                     hint="it is compared with what the source has")  # fmt: skip
-        return None
-    return reading
 
 
 def mend_entries(catalog: Catalog, begun: StartState) -> None:

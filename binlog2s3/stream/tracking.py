@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
 
-from binlog2s3.archive.catalog import Catalog, fetch
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent, SourceServer, lineage_id
 from binlog2s3.archive.history import is_unlogged_between
@@ -28,7 +28,6 @@ from binlog2s3.errors import (
     ElsewhereError,
     ForkError,
     LeftOutError,
-    PreconditionError,
     SpoolError,
 )
 from binlog2s3.formatting import moment_text
@@ -37,7 +36,7 @@ from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.server.omissions import IGNORES
 from binlog2s3.stream.continuation import KnownEnd, known_end_of
 from binlog2s3.stream.coverage import Coverage
-from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.remote import put_once
 from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track, TrackState
@@ -540,16 +539,8 @@ class Tracking:
 
     def _put(self, lineage: Lineage) -> bool:
         """Describe it in the bucket; False if its document was there already."""
-        store, key = self._catalog.store, self._catalog.layout.lineage(lineage.id)
-        document = lineage.to_json()
-        Lineage.from_json(document, key)  # it can be read again
-        is_new = True
-        try:
-            where_absent(lambda absent: store.put(key, document, if_absent=absent, kept=True))
-        except PreconditionError:  # our own, if an answer was lost
-            if fetch(store, key, Lineage.MOST) != document:
-                raise
-            is_new = False
+        key = self._catalog.layout.lineage(lineage.id)
+        is_new = put_once(self._catalog.store, key, lineage)
         parent = as_fields(lineage.parent) if lineage.parent else {}
         fields = {
             f"parent_{key}": value for key, value in parent.items() if value not in (None, "")

@@ -77,7 +77,7 @@ from binlog2s3.stream.remote import (
     _ReadBack,
     holds,
     put_entry,
-    where_absent,
+    put_once,
 )
 from binlog2s3.stream.resume import Continuation
 from binlog2s3.stream.spool import Spool, SpoolRun
@@ -153,7 +153,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_tracking.py::test_nothing_is_uploaded_before_its_lineage_is_described",
         ),
-        ((Tracking._put, gone(call(where_absent))),),
+        ((Tracking._put, answers("True")),),
     ),
     Mutant(
         "chunks-compared",
@@ -650,7 +650,7 @@ MUTANTS = (
         Promise.HISTORIES,
         "lineage.json is written where nothing lies, or where the same lies.",
         ("tests/unit/stream/test_tracking.py::test_an_answer_that_was_lost_is_no_second_lineage",),
-        ((Tracking._put, keyword(call(Store.put), if_absent="False")),),
+        ((put_once, keyword(call(Store.put), if_absent="False")),),
     ),
     Mutant(
         "a-lineage-ends-where-rows-were-left-out",
