@@ -93,7 +93,7 @@ def test_it_asks_no_more_often_than_the_interval(tmp_path: Path) -> None:
 
 def test_a_failure_is_told_once_without_the_url(tmp_path: Path) -> None:
     """And asked again; what was not told stays to be told."""
-    logger, told = logging.getLogger("binlog2s3.ping"), list[logging.LogRecord]()
+    logger, told = logging.getLogger("binlog2s3.telling"), list[logging.LogRecord]()
     handler = logging.Handler()  # whatever other tests have made of the loggers above it
     handler.emit = told.append  # type: ignore[method-assign]
     before = logger.level

@@ -497,7 +497,7 @@ def test_a_body_from_the_bucket_never_comes_whole_if_it_is_wrong(world: World) -
     world.work(streamer)
     streamer.press(pressed=True)
     track, part = streamer.tracks[FIRST], streamer.grid.at(200)
-    place = streamer.uploader.jobs[0].place
+    place = streamer.uploader.jobs[0].remote
     right = place._checked(part.begin, part.end, track.digest.part_crc64(part))
     data = world.source.data(FIRST)[part.begin : part.end]
     with closing(right.open()) as reader:
@@ -515,7 +515,7 @@ def test_what_lies_below_the_floor_is_not_taken_for_ours(world: World) -> None:
     world.source.write(950)
     world.work(streamer)
     streamer.press(pressed=True)
-    place, ours = streamer.uploader.jobs[0].place, world.chunks()
+    place, ours = streamer.uploader.jobs[0].remote, world.chunks()
     assert streamer.tracks[FIRST].floor > 330
     for begin, end in ((0, 300), (50, 330)):  # ends that are known, and others
         data = bytearray(world.source.data(FIRST)[begin:end])
@@ -537,7 +537,7 @@ def test_a_chunk_that_came_wrong_once_is_not_deleted(
     streamer = world.start()
     world.source.write(950)
     world.work(streamer)
-    place = streamer.uploader.jobs[0].place
+    place = streamer.uploader.jobs[0].remote
     data = b"of another history" * 20
     other = Chunk(0, len(data), crc64nvme(data))
     world.store.put(f"{CHUNKS}{other}", data)
@@ -580,7 +580,7 @@ def test_a_part_that_is_read_back_is_never_in_memory_as_a_whole(world: World) ->
     assert track.floor >= part.end
     crc64 = track.digest.part_crc64(part)
     tracemalloc.start()
-    sent = streamer.uploader.jobs[0].place.put_part("an upload", part, crc64)
+    sent = streamer.uploader.jobs[0].remote.put_part("an upload", part, crc64)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sent.size == 16 << 20
