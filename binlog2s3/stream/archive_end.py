@@ -186,7 +186,7 @@ def from_bucket(
         if binlog.state == "archived" or not end:
             return None
         ends = (at for chunk in chunks for at in (chunk.begin, chunk.end))
-        reading = _Pass(Track(name, None, grid), grid, {*sums_at, *ends})
+        reading = _Pass(Track(name, None, grid), {*sums_at, *ends})
         try:
             reading.read(binlog, end)
         except (ArchiveError, DamageError) as error:  # up to the last chunk that is proved
@@ -202,12 +202,11 @@ def from_bucket(
 class _Pass:
     """Reads the first bytes of a binlog from the bucket into a track; `at`: how many have come."""
 
-    def __init__(self, track: Track, grid: Grid, wanted: Iterable[int]) -> None:
+    def __init__(self, track: Track, wanted: Iterable[int]) -> None:
         self.track = track
         self.at = 0
-        self._grid = grid
         self._wanted = sorted(wanted)
-        self._part = grid.at(0)
+        self._part = track.grid.at(0)
         self._crc64 = 0
         self._md5 = hashlib.md5(usedforsecurity=False)
 
@@ -232,7 +231,7 @@ class _Pass:
         if self.at == self._part.end:
             self.track.md5s[self._part] = self._md5.digest()
             self._md5 = hashlib.md5(usedforsecurity=False)
-            self._part = self._grid.at(self.at)
+            self._part = self.track.grid.at(self.at)
         return view[len(piece) :]
 
     def ends(self) -> bool:

@@ -20,7 +20,7 @@ from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.codec import Document
 from binlog2s3.archive.documents import EntryEnd
 from binlog2s3.archive.evidence import Evidence
-from binlog2s3.archive.parts import Grid, Part
+from binlog2s3.archive.parts import Part
 from binlog2s3.archive.reader import Range, Readable, ranges_of
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import composite_etag, crc64_of_blocks, crc64nvme
@@ -189,7 +189,6 @@ class RemoteBinlog:
         self,
         catalog: Catalog,
         lineage: str,
-        grid: Grid,
         track: Track,
         is_hidden: Callable[[str], bool],
         *,
@@ -199,7 +198,7 @@ class RemoteBinlog:
         self._store = catalog.store
         self._bodies = bodies
         self._is_hidden = is_hidden
-        self.grid = grid
+        self.grid = track.grid
         self._track = track
         self.key = layout.binlog(lineage, track.name)
         self.entry_key = layout.entry(lineage, track.name)

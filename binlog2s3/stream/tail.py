@@ -81,6 +81,7 @@ class Track(BinlogReading):
 
     def __init__(self, name: BinlogName, path: Path | None, grid: Grid) -> None:
         super().__init__(name, grid)
+        self.grid = grid
         self.segments: tuple[SpoolFile, ...] = (SpoolFile(path, 0, 0),) if path is not None else ()
         self.floor = 0
         self.sums: dict[int, int] = {0: 0}
@@ -137,10 +138,10 @@ class Track(BinlogReading):
         """CRC64NVME of the bytes between two offsets of `sums`."""
         return crc64_of_rest(self.sums[begin], self.sums[end], end - begin)
 
-    def raise_floor(self, grid: Grid) -> None:
+    def raise_floor(self) -> None:
         """Forget the files: the bucket has all bytes up to `size`, where an event ends."""
         digest, at = self.digest, 0
-        for part in grid.parts(self.size):
+        for part in self.grid.parts(self.size):
             if part.full and part.begin == at:
                 rest = digest.part_crc64(part)
                 self.sums[part.end] = crc64_of_rest(self.sums[at], rest, part.end - at)

@@ -355,7 +355,6 @@ class Uploader:
         remote = RemoteBinlog(
             self._catalog,
             coverage.lineage.id,
-            self.grid,
             track,
             # another entry may hide this one; not asked in a history that has ended
             lambda entry: not job.is_past and self.plants.hide_entry(entry),
@@ -407,7 +406,7 @@ class Uploader:
             if part.full and part.begin >= track.floor:
                 job.remote.md5(part)  # archiving needs it, and will not have these bytes
         paths = {segment.path for segment in track.segments}
-        track.raise_floor(self.grid)
+        track.raise_floor()
         freed = self._spool.delete(paths)
         _log.info("left the spool: all is in the bucket", binlog=track.name, size=track.size,
                   freed=freed)  # fmt: skip

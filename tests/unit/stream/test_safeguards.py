@@ -1072,7 +1072,7 @@ def begun_track(made: BinlogWriter, end: int) -> Track:
     for begin, at in itertools.pairwise([0, *made.ends[1:]]):
         if at <= end:
             track.feed(memoryview(bytes(made.data[begin:at])))
-    track.raise_floor(Grid(5 << 20))
+    track.raise_floor()
     return track
 
 

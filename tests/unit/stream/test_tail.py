@@ -415,7 +415,7 @@ def test_a_track_whose_files_are_gone(tmp_path: Path) -> None:
     track = track_of(tmp_path / "one", data)
     before = certain_overlap(track)
     grid = track.digest._grid
-    track.raise_floor(grid)
+    track.raise_floor()
     (tmp_path / "one" / ONE).unlink()
     assert (track.floor, track.segments, track.path) == (track.size, (), None)
     assert overlap_of(track) == before
