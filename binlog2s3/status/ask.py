@@ -69,11 +69,11 @@ class Unanswered(Exception):  # noqa: N818 - `ask` also returns it as a value
         """Whether a streamer should have answered. The other kinds prove nothing."""
         return self.kind in ("refused", "hangs", "expected")
 
-    def concerns(self, beat: Heartbeat, said: Status | None) -> bool:
+    def concerns(self, beat: Heartbeat, reported: Status | None) -> bool:
         """Whether the streamer of this spool wrote this heartbeat, which says this."""
-        if self._spool is None or said is None or said.spool is None:
+        if self._spool is None or reported is None or reported.spool is None:
             return False
-        is_its = said.spool.directory == str(self._spool.absolute())
+        is_its = reported.spool.directory == str(self._spool.absolute())
         return beat.host == self._host and is_its
 
 

@@ -224,17 +224,17 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
     )
 
 
-def _drill(catalog: Catalog, sign: LifeSign, said: DrillStatus | None) -> DrillStatus | None:
+def _drill(catalog: Catalog, sign: LifeSign, reported: DrillStatus | None) -> DrillStatus | None:
     """What drills have shown: as a living writer says, else from the results, if there are any.
 
     A result that cannot be read does not hide what else is known of the source.
     """
-    if not catalog.has_drills or (sign.alive and said is not None):
-        return said
+    if not catalog.has_drills or (sign.alive and reported is not None):
+        return reported
     try:
         return drill_of(*newest(latest(catalog)))
     except StoreError:
-        return said
+        return reported
 
 
 def _is_retired(catalog: Catalog, beat: Heartbeat | None) -> bool:
@@ -366,7 +366,7 @@ class _ContentsReader:
 def _standbys(sign: LifeSign, catalog: Catalog) -> tuple[StandbyStatus, ...] | None:
     """The standbys as the writer last saw them; without a living writer, as the bucket says."""
     if sign.alive:
-        return sign.said.standbys if sign.said is not None else None
+        return sign.reported.standbys if sign.reported is not None else None
     return tuple(
         standby_status(standby, info.last_modified) for standby, info in catalog.standbys()
     )

@@ -255,7 +255,7 @@ class _Metrics(Collector):
         family = GaugeMetricFamily(started.name, started.help, self._own.started_at.timestamp())
         yield from _of_source(status.source, family)
         for timed in (*self._own.durable.collect(), *self._own.requests.collect()):
-            if any(one.value for one in timed.samples if one.name.endswith("_count")):
+            if any(sample.value for sample in timed.samples if sample.name.endswith("_count")):
                 yield from _of_source(status.source, timed)
 
 

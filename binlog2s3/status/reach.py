@@ -46,18 +46,20 @@ class Extent:
 
     def durable(self) -> Position | None:
         """What the writer said is durable, or more if binlogs and chunks continue from there."""
-        contents, said = self.here, self.beat.durable if self.beat is not None else None
+        contents, claimed = self.here, self.beat.durable if self.beat is not None else None
         if contents is None:
-            return said
+            return claimed
         if self.beat is None or self.beat.lineage != self.current:
-            said = None
-        if said is None and not contents.names:
+            claimed = None
+        if claimed is None and not contents.names:
             return None
         passed = self.passed.get(self.current or "")
         first = next((name for name in contents.names if passed is None or name >= passed), None)
-        if said is None and first is None:
+        if claimed is None and first is None:
             return None
-        start = said.place if said is not None else FilePosition(first or contents.names[0], 0)
+        start = (
+            claimed.place if claimed is not None else FilePosition(first or contents.names[0], 0)
+        )
         name, end = start.binlog, start
         for _ in range(len(contents.names)):
             if size := contents.size(name):
@@ -66,7 +68,7 @@ class Extent:
                 break  # only its writer knows whether this is the complete binlog
             name = name.next()
         if end == start:
-            return said
+            return claimed
         return Position(binlog=end.binlog, offset=end.offset, gtid_set="")
 
     def gaps(self) -> list[Gap]:

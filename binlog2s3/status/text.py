@@ -475,7 +475,7 @@ def line_of_all(statuses: Sequence[Status], now: datetime) -> str:
     """All sources in one line: counts by severity, the greatest lag, the worst sources."""
     severities = [status.severity for status in statuses]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
-    bad = [one.source for one, its in zip(statuses, severities, strict=True) if its != "ok"]
+    bad = [stream.source for stream, its in zip(statuses, severities, strict=True) if its != "ok"]
     words = [
         moment_text(now),
         f"sources={len(statuses)}",

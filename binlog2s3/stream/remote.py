@@ -617,18 +617,18 @@ class Plants:
                 )
             return []
 
-    def _told(self, found: list[ObjectVersion]) -> bool:
+    def _told(self, kept: list[ObjectVersion]) -> bool:
         """Log each of these keys once; whether there are any."""
-        for key in sorted({version.key for version in found} - self.planted)[:_MOST_SHOWN]:
-            versions = [str(version) for version in found if version.key == key]
+        for key in sorted({version.key for version in kept} - self.planted)[:_MOST_SHOWN]:
+            versions = [str(version) for version in kept if version.key == key]
             _log.warning(
                 "somebody wrote under this key before the streamer did",
                 key=key,
                 versions=", ".join(versions[:_MOST_SHOWN]),
                 hint="who has keys of this bucket? docs/guides/bucket.md",
             )
-        self.planted |= {version.key for version in found}
-        return bool(found)
+        self.planted |= {version.key for version in kept}
+        return bool(kept)
 
 
 def read_archived(store: Store, key: str, name: BinlogName) -> BinlogReading | None:

@@ -371,7 +371,7 @@ class Continuation:
     def _others(self, uuid: str) -> Sequence[KnownEnd]:
         """Where the lineages of this server end, the newest first."""
         catalog, grid = self.resumption.catalog, self.resumption.grid
-        ours = [one for one in catalog.lineages() if one.server_uuid == uuid]
+        ours = [other for other in catalog.lineages() if other.server_uuid == uuid]
         return [
             known_end_of_archive(catalog, archive_end(catalog, lineage), grid)
             for lineage in reversed(ours)

@@ -336,11 +336,11 @@ class _Bucket:
         while True:
             closed = [track for track in tracks if track.closed]
             last = tracks[-1] if len(tracks) > len(closed) else None
-            found = self.instead_of(last, end.after(closed))
-            if found is None:
+            chunked = self.instead_of(last, end.after(closed))
+            if chunked is None:
                 return tracks
-            tracks = [*closed, found]
-            if not found.closed:
+            tracks = [*closed, chunked]
+            if not chunked.closed:
                 return tracks
 
     def instead_of(self, track: Track | None, end: KnownEnd) -> Track | None:

@@ -64,7 +64,7 @@ class Board:
     ) -> None:
         self._look = look
         self._clock = clock
-        self._told: list[Callable[[Status], object]] = []
+        self._listeners: list[Callable[[Status], object]] = []
         self._samples: deque[tuple[float, Totals]] = deque()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -77,9 +77,9 @@ class Board:
     def close(self) -> None:
         self._ended.set()
 
-    def tell(self, told: Callable[[Status], object]) -> None:
+    def tell(self, listener: Callable[[Status], object]) -> None:
         """Call this with each Status, in the board's thread."""
-        self._told.append(told)
+        self._listeners.append(listener)
 
     def watch(self, look: Callable[[], Status]) -> None:
         """Call another `look` from now on."""
@@ -125,8 +125,8 @@ class Board:
     def _step(self) -> float:
         try:
             self.refresh()
-            for told in self._told:
-                told(self._current)
+            for listener in self._listeners:
+                listener(self._current)
         except Exception as error:  # noqa: BLE001 - the stream continues; /health shows the age
             _log.error("no status could be made", error)
         asked, self._asked = self._asked, False

@@ -90,8 +90,10 @@ class Tracking:
         self.unlogged: Unlogged | None = None
         self.known: KnownEnd | None = None
         self._run: NextRun | None = None  # the last one, and what the server said before it
-        self._said: tuple[str, ...] | None = None  # to the writer before, of the first binlog
-        self._said_before: tuple[SystemZone, BinlogName | None] | None = None
+        self._left_out_before: tuple[str, ...] | None = (
+            None  # to the writer before, of the first binlog
+        )
+        self._zone_before: tuple[SystemZone, BinlogName | None] | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -155,12 +157,12 @@ class Tracking:
         self._lacks = lacks
         self._resumed = replace(known_end, track=None)
         before = self._writer.before(lineage.id)
-        self._said = before.leaves_out if before else None
+        self._left_out_before = before.leaves_out if before else None
         if lineage.id != self._witnessed:
             self._witnessed, self.unlogged = lineage.id, before.unlogged if before else None
             if before is not None and before.time_zone is not None:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
-                self._said_before = before.time_zone, max(seen, default=None)
+                self._zone_before = before.time_zone, max(seen, default=None)
         if self._left is not None and self._left.lineage.id == lineage.id:
             coverage = self._left  # not all that is known of it need be in the bucket
         else:
@@ -179,12 +181,12 @@ class Tracking:
         self._leave()
         self._lacks = "document"
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
-        self._resumed = self._said = None
+        self._resumed = self._left_out_before = None
 
     def _leave_server(self, server_uuid: str) -> None:
         """Forget what the server said of itself, if the history goes on at another one."""
         if server_uuid != self.server_uuid:
-            self._said_before = None
+            self._zone_before = None
 
     def _leave(self) -> None:
         """End the history that was taken in so far: no open binlog of it will be closed."""
@@ -272,7 +274,7 @@ class Tracking:
         lineage, resumed = coverage.lineage, self._resumed
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
         begin = resumed.incomplete if resumed is not None else lineage.begin
-        first = max([*known, begin], key=lambda one: one.number)
+        first = max([*known, begin], key=lambda binlog: binlog.number)
         before = self.unlogged if self._witnessed == lineage.id else None
         if before is not None:  # the binlogs from there on are not read yet
             self.unlogged = replace(before, last=None)
@@ -299,7 +301,7 @@ class Tracking:
         """
         before, zone, newest = self._run, self.time_zone, max(row.name for row in run.listed)
         if before is not None and zone is not None and before.started_at != run.started_at:
-            self._said_before = zone, max(row.name for row in before.listed)
+            self._zone_before = zone, max(row.name for row in before.listed)
         self._run = run
         self._past = {row.name: row.size for row in run.listed if row.name != newest}
         for track in self._open:  # of an earlier process
@@ -313,7 +315,7 @@ class Tracking:
         A binlog from before the server's start was written in the zone of then. What the server
         said before counts for the binlog that it wrote then, and for all if it says the same now.
         """
-        run, before, now = self._run, self._said_before, self.time_zone
+        run, before, now = self._run, self._zone_before, self.time_zone
         if not track.begun:
             return None
         if run is None or run.started_at is None or before is None:
@@ -332,7 +334,7 @@ class Tracking:
         track.time_zone = self._zone_of(track)
         resumed = self._resumed
         is_first = resumed is not None and track.name == resumed.incomplete
-        before = self._said if is_first else None
+        before = self._left_out_before if is_first else None
         track.leaves_out = _all_of(before, self.leaves_out)
         track.gtids_outside = self._run.gtids_outside if self._run is not None else ""
         self._open.append(track)
