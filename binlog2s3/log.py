@@ -47,7 +47,6 @@ EVENT_IDS = {
     "left in the spool: an archived one is there": "left_in_spool_archived_one_is_there",
     "left in the spool: nothing proves its history": "left_in_spool_unproved_history",
     "left in the spool: the bucket has other bytes": "left_in_spool_bucket_has_other_bytes",
-    "an archived binlog without an entry has damage": "archived_without_entry_damaged",
     "an archived binlog without an entry is not whole": "archived_without_entry_torn",
     "an internal error; all is looked at again": "internal_error",
     "left alone: not of this archive's format": "unknown_object_left_alone",

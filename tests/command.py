@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Timing
 from tests.forked import Server
 
 Done = subprocess.CompletedProcess[str]

@@ -18,33 +18,31 @@ from typing import Any, NoReturn, TypeVar
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.stream import Config
-from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Begin, KnownEnd
-from binlog2s3.stream.loop import Loop
+from binlog2s3.stream.daemon import Loop
 from binlog2s3.stream.resume import Continuation, Doubt, NextRun, Resumption
 from binlog2s3.stream.run import Runs
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.start import StartState, Startup, find
-from binlog2s3.stream.systemd import Notifier
+from binlog2s3.stream.telling import Notifier
 from binlog2s3.stream.tracking import Tracking
 from binlog2s3.stream.uploader import LiveKeys, Uploader
 from binlog2s3.stream.waiting import Stop
-from binlog2s3.stream.writer import Vacancy, Writer
+from binlog2s3.stream.writer import Writer
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import UUID_A
 from tests.memory_store import MemoryStore
-from tests.streamer import LAYOUT, LIVING, InlineWorkers, Source, config
+from tests.streamer import LAYOUT, LIVING, InlineWorkers, Source, config, without_delay
 
 FULL_CHUNK = 100
 _MOST_ROUNDS = 3000
@@ -300,8 +298,7 @@ class Steering(Resumption):
     compared: Callable[[KnownEnd], Common | None] = staticmethod(nothing_to_doubt)
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
-        grid = Grid(config.s3.part_size)
-        super().__init__(config.stream, None, grid, catalog, NO_SPOOL, threading.Event())
+        super().__init__(config, catalog, NO_SPOOL, threading.Event())
         self.doubts: list[str] = []
 
     def _continuation(self, *asked: Any) -> Continuation:
@@ -330,6 +327,9 @@ NO_SPOOL: Any = "not used: see Compared"
 class Starting(Startup):
     def _resumption(self) -> Resumption:
         return Steering(self._config, self.catalog)
+
+    def passes(self, error: BaseException) -> bool:
+        return False
 
     def begun(self, shown: Shown, clock: Clock) -> StartState:
         """As `begin`, but for the server, which is asked of this one."""
@@ -366,15 +366,8 @@ class AtOnce(Uploader):
 
     before: Callable[[], object] = staticmethod(lambda: None)
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(
-            alive=LIVING,
-            full_chunk=FULL_CHUNK,
-            backoff=lambda _: 0.0,
-            flush_interval=1.0,
-            drain_seconds=DEFAULT.drain_seconds,
-            **given,
-        )
+    def __init__(self, *, config: Config, **given: Any) -> None:
+        super().__init__(alive=LIVING, full_chunk=FULL_CHUNK, config=without_delay(config), **given)
 
     def wait_for(self, request: Callable[[], T]) -> T:
         return request()
@@ -441,10 +434,6 @@ class Requests(InlineWorkers):
         """Nobody waits."""
 
 
-def _reraise(error: BaseException) -> NoReturn:
-    raise error
-
-
 class Process(Loop):
     """The daemon's stream: `run` is what it does, from the claim to the end."""
 
@@ -473,7 +462,7 @@ class Process(Loop):
         self._stop = stop = Quiet(clock)
         started = Starting(made, store, spool, stop)
         begun = started.begun(shown, clock)
-        self._vacancy: Vacancy | None = started.vacancy
+        self._started = started
         self._config = made
         self._begun = begun
         self._store = store  # type: ignore[assignment]
@@ -488,7 +477,7 @@ class Process(Loop):
         self._uploads = self.uploads = AtOnce(
             catalog=catalog,
             bodies=store,
-            grid=Grid(part),
+            config=made,
             spool=spool,
             workers=self._workers,
             stop=stop,
@@ -532,7 +521,7 @@ class Process(Loop):
         stop.wake = self.requests.wake
 
     def run(self) -> int:
-        self.claim(Catalog(self._store, self._layout), _reraise, lambda _: False, self._vacancy)
+        self.claim(self._started)
         return super().run()
 
     def _start_threads(self) -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -23,7 +24,6 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.stream import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
-from binlog2s3.config.timing import DEFAULT
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
@@ -33,8 +33,8 @@ from binlog2s3.stream.job import Action, Compare
 from binlog2s3.stream.remote import Held
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import adopt
-from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tail import Tailer, Track
+from binlog2s3.stream.telling import Alive, Notifier
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.waiting import Stop
 from binlog2s3.workers import Outcome
@@ -74,6 +74,11 @@ def config(spool: Path, part: int) -> Config:
         spool=spool,
         spool_limits=SpoolLimits(min_free_bytes=0),
     )
+
+
+def without_delay(config: Config) -> Config:
+    """The same, but that what failed is tried again at once."""
+    return replace(config, timing=replace(config.timing, first_delay_seconds=0.0))
 
 
 _WATCH: Any = SimpleNamespace(round_at=math.inf, patience_seconds=0.0)
@@ -218,18 +223,18 @@ class Streamer:
         known = archive_end(self._catalog, HISTORY)
         self.before = known.last
         self.coverage = Coverage(HISTORY, None, known.following)
+        made = config(directory, part)
         self.uploader = Uploader(
             catalog=self._catalog,
             bodies=store,
-            grid=self.grid,
-            flush_interval=flush_interval,
-            drain_seconds=DEFAULT.drain_seconds,
+            config=without_delay(
+                replace(made, stream=replace(made.stream, flush_interval=flush_interval))
+            ),
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]
             alive=LIVING,
             stop=Stop(),
             full_chunk=full_chunk,
-            backoff=lambda failures: 0.0,
             clock=clock,
         )
         self.uploader.open(self.coverage)
@@ -337,7 +342,7 @@ class Streamer:
         """
         if self.paused:
             return False
-        if not (self.tailer.settled or self.tailer.place[0] or self.fetching.exists()):
+        if not (self.tailer.settled or self.tailer.progress[0] or self.fetching.exists()):
             self.restart_mysqlbinlog()
         data = self.source.data(self._reading)
         is_first = str(self._reading) == self.run.facts.binlog
@@ -367,8 +372,8 @@ class Streamer:
     def pump(self, slices: int = 1000) -> None:
         """The loop's reading: check what came, hand it on, judge what is closed."""
         for _ in range(0 if self.paused else slices):
-            before = self.tailer.place
-            if not self.tailer.pump() and self.tailer.place == before:
+            before = self.tailer.progress
+            if not self.tailer.pump() and self.tailer.progress == before:
                 break
         for track in self.tailer.take_new():
             self._take_in(track)
@@ -412,7 +417,7 @@ class Streamer:
     def knows(self, name: BinlogName, chunk: Chunk) -> bool:
         """Whether it believes, or may come to believe, that this chunk lies in the bucket."""
         (job,) = [one for one in self.uploader.jobs if one.track.name == name] or [None]
-        if job is not None and job.held.asked and chunk in job.held.there.all:
+        if job is not None and job.held.asked and chunk in job.held.all_chunks.all:
             return True
         for outcome in self.workers.outcomes:
             token = outcome.token

@@ -9,8 +9,7 @@ import sys
 from dataclasses import asdict, replace
 
 from binlog2s3.cli.main import main
-from binlog2s3.config.outside import Outside
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Outside, Timing
 
 PATIENT_END = replace(DEFAULT, drain_seconds=60.0, farewell_seconds=60.0)
 """Its end takes as long as it must: all that it knows of is in the bucket, and that it stopped."""

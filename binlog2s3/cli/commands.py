@@ -15,7 +15,7 @@ from binlog2s3.cli.group import binlog2s3, command
 from binlog2s3.cli.monitor import ForMonitors, is_check
 from binlog2s3.cli.options import config_of, declared, given_of, judged, outside_of, words_of
 from binlog2s3.cli.retention import backup, drill, prune, restore
-from binlog2s3.cli.stream import stream
+from binlog2s3.cli.stream import serve_with, stream
 from binlog2s3.config.bucket import LIST
 from binlog2s3.config.file import FILE_OPTIONS, in_force
 from binlog2s3.config.file import example as example_file
@@ -28,11 +28,9 @@ from binlog2s3.config.status import HEALTH, STATUS
 from binlog2s3.config.stream import OPTIONS, STREAM
 from binlog2s3.config.undo import UNDO
 from binlog2s3.config.verify import VERIFY
-from binlog2s3.errors import Binlog2s3Error, ConfigError
-from binlog2s3.log import Log, configure
+from binlog2s3.errors import ConfigError
 
 __all__ = ["backup", "binlog2s3", "drill", "prune", "restore", "stream"]  # with all commands
-_log = Log("cli")
 
 
 @command(
@@ -72,12 +70,7 @@ def serve(ctx: click.Context, /, **given: Any) -> None:
     from binlog2s3.serve.command import run
 
     config = config_of(ctx, given, SERVE)
-    configure(config.log.format, config.log.level)
-    try:
-        ctx.exit(run(config))
-    except Binlog2s3Error as error:
-        _log.error("ended", error, exit_code=error.exit_code)
-        ctx.exit(error.exit_code)
+    serve_with(ctx, config.log, lambda: run(config))
 
 
 @command(
@@ -471,9 +464,9 @@ def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -
         click.echo(example_file(), nl=False)
         return
 
-    found = given_of(ctx, given, FILE_OPTIONS)
-    judged(ctx, found, STREAM)
-    click.echo(in_force(found, FILE_OPTIONS), nl=False)
+    parsed = given_of(ctx, given, FILE_OPTIONS)
+    judged(ctx, parsed, STREAM)
+    click.echo(in_force(parsed, FILE_OPTIONS), nl=False)
 
 
 @command(
@@ -516,7 +509,7 @@ def man(ctx: click.Context, /, *, command: str | None, output_dir: Path | None) 
     """Print a manual page, of a command or of binlog2s3 itself; see it with `| man -l -`."""
     from binlog2s3.cli.manual import Program
 
-    shown = {name: one for name, one in binlog2s3.commands.items() if not one.hidden}
+    shown = {name: itself for name, itself in binlog2s3.commands.items() if not itself.hidden}
     program = Program(name="binlog2s3", version=__version__, itself=binlog2s3, commands=shown)
     if output_dir is not None:
         for name, text in program.pages():

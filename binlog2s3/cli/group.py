@@ -97,7 +97,7 @@ class _Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             known = {name: name for name in self.list_commands(ctx)} | _MEANT
-            near = [known[one] for one in difflib.get_close_matches(args[0], known, n=1)]
+            near = [known[close] for close in difflib.get_close_matches(args[0], known, n=1)]
             hint = f" Did you mean {near[0]}?" if near else ""
             raise click.UsageError(error.message + hint, ctx) from error
 

@@ -50,7 +50,7 @@ class Program:
         parts = self._begin(f"{self.name}-{name}", command, usage)
         parts += _options([p for p in command.params if not isinstance(p, Argument)])
         parts += _epilog(command.epilog or "")
-        others = [self.name, *(f"{self.name}-{one}" for one in self.commands if one != name)]
+        others = [self.name, *(f"{self.name}-{other}" for other in self.commands if other != name)]
         return "\n".join([*parts, *_see_also(others)]) + "\n"
 
     def _begin(self, title: str, command: Command, usage: str) -> list[str]:
@@ -87,12 +87,12 @@ def _epilog(epilog: str) -> list[str]:
     parts: list[str] = []
     for paragraph in filter(None, (text.strip("\n") for text in epilog.split("\b\n"))):
         first, _, rest = paragraph.partition("\n")
-        if found := re.fullmatch(r"([A-Z][a-z ]*?)( \(.*\))?:", first):
-            parts.append(f".SH {_HEADINGS[found[1]]}")
-            if found[2]:
-                words = found[2].strip()[1:-1]
+        if heading := re.fullmatch(r"([A-Z][a-z ]*?)( \(.*\))?:", first):
+            parts.append(f".SH {_HEADINGS[heading[1]]}")
+            if heading[2]:
+                words = heading[2].strip()[1:-1]
                 parts.append(_line(f"{words[:1].upper()}{words[1:]}."))
-        lines = (rest if found else paragraph).split("\n")
+        lines = (rest if heading else paragraph).split("\n")
         parts += [] if parts[-1:] and parts[-1].startswith(".SH") else [".PP"]
         parts += [".nf", *(_line(line[2:]) for line in lines), ".fi"]
     return parts

@@ -70,8 +70,8 @@ def _load_file(ctx: click.Context, _: click.Parameter, value: Path | None) -> No
         from binlog2s3.config.file import read_file
 
         ctx.meta[_PATH] = str(value)
-        found = ctx.meta[_FILE] = read_file(value)
-        ctx.default_map = {name.replace("-", "_"): v for name, v in found.values.items()}
+        parsed = ctx.meta[_FILE] = read_file(value)
+        ctx.default_map = {name.replace("-", "_"): v for name, v in parsed.values.items()}
 
 
 def _completed(option: Option) -> Callable[..., Any]:
@@ -126,7 +126,7 @@ def given_of(ctx: click.Context, raw: dict[str, Any], options: Sequence[Option])
             places[option.name] = option.environment
         try:
             if option.repeatable:
-                values[option.name] = tuple(parse(option, one) for one in value)
+                values[option.name] = tuple(parse(option, text) for text in value)
             else:
                 values[option.name] = parse(option, value)
         except ValueError as error:
@@ -155,6 +155,6 @@ def words_of(ctx: click.Context, raw: dict[str, Any], options: Sequence[Option])
     for option in options:
         if ctx.get_parameter_source(option.parameter) is ParameterSource.COMMANDLINE:
             value = raw[option.parameter]
-            for one in value if option.repeatable else (value,):
-                words += [f"--{option.name}", str(one)]
+            for each in value if option.repeatable else (value,):
+                words += [f"--{option.name}", str(each)]
     return tuple(words)

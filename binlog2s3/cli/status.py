@@ -77,11 +77,11 @@ def _check(seen: Observation, thresholds: Thresholds) -> int:
     from binlog2s3.status.nagios import verdict, verdict_of_all
 
     if seen.many:
-        found = verdict_of_all(seen.statuses, thresholds)
+        judged = verdict_of_all(seen.statuses, thresholds)
     else:
-        found = verdict(seen.statuses[0], thresholds)
-    print(found.line)  # noqa: T201 - the program's output
-    return found.code
+        judged = verdict(seen.statuses[0], thresholds)
+    print(judged.line)  # noqa: T201 - the program's output
+    return judged.code
 
 
 def health(config: StatusConfig) -> int:
@@ -127,10 +127,10 @@ class StatusSource:
             return self._look_at_all()
         silent = None
         if self._config.look_at != "bucket":
-            found = self._ask()
-            if isinstance(found, Status):
-                return Observation(statuses=(found,), target=found.target)
-            silent = self._silent(found)
+            answer = self._ask()
+            if isinstance(answer, Status):
+                return Observation(statuses=(answer,), target=answer.target)
+            silent = self._silent(answer)
         return self._look_at_one(silent)
 
     def _with_proofs(self, seen: Observation) -> Observation:
@@ -199,26 +199,26 @@ class StatusSource:
         bucket cannot be read instead.
         """
         config = self._config
-        found = ask(config.spool)
+        answer = ask(config.spool)
         must = config.look_at == "daemon"
-        if isinstance(found, Status):
-            if not (stranger := self._stranger(found)):
-                return found
+        if isinstance(answer, Status):
+            if not (stranger := self._stranger(answer)):
+                return answer
             if must or config.spool_given:
                 raise ConfigError(
                     [stranger], hint="pass the spool of the streamer that you mean: --spool"
                 )
-            found = Unanswered(stranger, "unclear")
+            answer = Unanswered(stranger, "unclear")
         elif must:
             hint = "does it run, and is this its --spool?"
-            raise ArchiveError(str(found), hint=hint, transient=True)
+            raise ArchiveError(str(answer), hint=hint, transient=True)
         if config.s3 is None or config.source is None:
             missing = "--s3-url" if config.s3 is None else "--source"
             hint = (
                 f"does it run, and is this its --spool? with {missing} the bucket is read instead"
             )
-            raise ArchiveError(str(found), hint=hint, transient=True)
-        return found
+            raise ArchiveError(str(answer), hint=hint, transient=True)
+        return answer
 
     def _stranger(self, status: Status) -> str:
         """Why the streamer that answers is not the one that was asked for; "" if it is."""
@@ -248,13 +248,13 @@ class StatusSource:
         store, where = self._opened(config.s3), config.s3.url
         now = self._outside.now()
         prefix, workers = config.s3.prefix, self._threads(config.s3)
-        found = look_all(store, prefix, where, workers, now=now, expect=self._expected)
-        if not found:
+        statuses = look_all(store, prefix, where, workers, now=now, expect=self._expected)
+        if not statuses:
             raise ArchiveError(
                 f"there is nothing below {where}",
                 hint="check that --s3-url names the streamer's bucket and prefix, and that it runs",
             )
-        return Observation(statuses=tuple(found), target=where, many=True)
+        return Observation(statuses=tuple(statuses), target=where, many=True)
 
     def _opened(self, s3: S3Config) -> "S3Store":
         from binlog2s3.archive.evidence import Evidence

@@ -85,13 +85,13 @@ class Course:
         self._answered = at
         self._rates: deque[tuple[float, float]] = deque()
 
-    def take(self, found: Observation | Binlog2s3Error, *, at: float) -> None:
+    def take(self, observed: Observation | Binlog2s3Error, *, at: float) -> None:
         """Add the result of a look at this time (monotonic)."""
-        if isinstance(found, Binlog2s3Error):
-            self.error = found
+        if isinstance(observed, Binlog2s3Error):
+            self.error = observed
         else:
-            self.seen, self.error, self._answered = found, None, at
-            rates = None if found.many else found.statuses[0].rates
+            self.seen, self.error, self._answered = observed, None, at
+            rates = None if observed.many else observed.statuses[0].rates
             if rates is not None:
                 self._rates.append((at, max(rates.read_bytes, rates.durable_bytes)))
         while self._rates and self._rates[0][0] < at - _MINUTE_SECONDS:
@@ -257,9 +257,9 @@ def _watch_terminal(
 def _measure(console: Console, out: TextIO) -> None:
     """Set the console to the terminal's present size; COLUMNS and LINES may be outdated."""
     with suppress(OSError):
-        found = os.get_terminal_size(out.fileno())
-        if found.columns and found.lines:
-            console.size = ConsoleDimensions(found.columns, found.lines)
+        size = os.get_terminal_size(out.fileno())
+        if size.columns and size.lines:
+            console.size = ConsoleDimensions(size.columns, size.lines)
 
 
 class _LookThread:
@@ -284,16 +284,16 @@ class _LookThread:
     def take(self, course: Course) -> int:
         """Add a result to the course; returns how many there were, 0 or 1."""
         try:
-            found = self._found.get_nowait()
+            observed = self._found.get_nowait()
         except Empty:
             return 0
-        if isinstance(found, Binlog2s3Error) and (self._answered or found.transient):
-            course.take(found, at=time.monotonic())
-        elif isinstance(found, BaseException):
-            raise found
+        if isinstance(observed, Binlog2s3Error) and (self._answered or observed.transient):
+            course.take(observed, at=time.monotonic())
+        elif isinstance(observed, BaseException):
+            raise observed
         else:
             self._answered = True
-            course.take(found, at=time.monotonic())
+            course.take(observed, at=time.monotonic())
         return 1
 
     def _run(self) -> None:

@@ -1,14 +1,15 @@
 """The command `stream`: it starts without the options of all other commands."""
 
 import gc
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from binlog2s3.cli.group import STREAM_EXAMPLES, command
 from binlog2s3.cli.options import config_of, declared, outside_of
-from binlog2s3.config.stream import OPTIONS, STREAM
+from binlog2s3.config.stream import OPTIONS, STREAM, LogConfig
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.log import Log, configure
 
@@ -31,9 +32,14 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
     gc.freeze()  # nor later, as long as it runs
     gc.enable()
     config = replace(config_of(ctx, given, STREAM), timing=outside_of(ctx).timing)
-    configure(config.log.format, config.log.level)
+    serve_with(ctx, config.log, lambda: run_stream(config))
+
+
+def serve_with(ctx: click.Context, log: LogConfig, run: Callable[[], int]) -> NoReturn:
+    """Run what runs until it is stopped: it has a log, where the error is that ends it."""
+    configure(log.format, log.level)
     try:
-        ctx.exit(run_stream(config))
+        ctx.exit(run())
     except Binlog2s3Error as error:
         _log.error("ended", error, exit_code=error.exit_code)
         ctx.exit(error.exit_code)

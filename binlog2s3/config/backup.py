@@ -247,8 +247,8 @@ def _is_partial(option: str) -> bool:
     name, value = _long(option)
     positive = name.removeprefix("skip-").removeprefix("disable-")
     if name != positive or value.lower() in ("0", "off", "false"):
-        return any(one.startswith(positive) for one in _NEEDED)
-    return any(one.startswith(name) for one in _PARTIAL)
+        return any(word.startswith(positive) for word in _NEEDED)
+    return any(word.startswith(name) for word in _PARTIAL)
 
 
 def _not_asked(given: Given) -> Iterable[str]:

@@ -116,10 +116,10 @@ def example() -> str:
 
 def _tables(options: Iterable[Option]) -> Iterator[tuple[str, list[Option]]]:
     """The options of each table, in the order of the tables' first option."""
-    found: dict[str, list[Option]] = {}
+    by_table: dict[str, list[Option]] = {}
     for option in options:
-        found.setdefault(option.table, []).append(option)
-    yield from found.items()
+        by_table.setdefault(option.table, []).append(option)
+    yield from by_table.items()
 
 
 def _explained(option: Option) -> str:
@@ -233,7 +233,7 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> Given:
             continue
         if table not in _FILE_TABLES:
             problems.append(f"{path}: unknown table [{table}]{_nearest(table, _FILE_TABLES)}")
-            perhaps |= {one.name for one in FILE_OPTIONS if one.key in content}
+            perhaps |= {known.name for known in FILE_OPTIONS if known.key in content}
             continue
         for key, raw in content.items():
             option = by_place.get((table, key.replace("-", "_")))
@@ -241,10 +241,10 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> Given:
                 suggestion = _meant(table, key)
                 problems.append(f"{path}: unknown key [{table}] {key}{suggestion}")
                 perhaps |= {
-                    one.name
-                    for one in FILE_OPTIONS
-                    if f" {one.key}?" in suggestion
-                    and (one.table == table or f"[{one.table}]" in suggestion)
+                    known.name
+                    for known in FILE_OPTIONS
+                    if f" {known.key}?" in suggestion
+                    and (known.table == table or f"[{known.table}]" in suggestion)
                 }
             elif option.name in places:
                 problems.append(f"{path}: [{table}] {option.key} is given twice")

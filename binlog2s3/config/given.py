@@ -76,37 +76,37 @@ class CommandOptions(Generic[Made]):
         return self.make(given.values), []
 
 
-def contradiction(given: Given, one: str, other: str, advice: str) -> str:
+def contradiction(given: Given, name: str, other: str, advice: str) -> str:
     """The message for two options that exclude each other."""
-    return f"{given.called(one)} and {given.called(other)} contradict each other: {advice}"
+    return f"{given.called(name)} and {given.called(other)} contradict each other: {advice}"
 
 
 def exclusive(
     given: Given, names: Iterable[str], advice: str = "give one of them"
 ) -> Iterable[str]:
     """Of these options, each one that was given besides the first that was."""
-    found = [name for name in names if given.wants(name)]
-    for other in found[1:]:
-        yield contradiction(given, found[0], other, advice)
+    given_names = [name for name in names if given.wants(name)]
+    for other in given_names[1:]:
+        yield contradiction(given, given_names[0], other, advice)
 
 
-def excludes(given: Given, one: str, others: Iterable[str], advice: str) -> Iterable[str]:
+def excludes(given: Given, name: str, others: Iterable[str], advice: str) -> Iterable[str]:
     """Those of the others that were given, although this one was."""
     for other in others:
-        if given.wants(one) and given.wants(other):
-            yield contradiction(given, one, other, advice)
+        if given.wants(name) and given.wants(other):
+            yield contradiction(given, name, other, advice)
 
 
-def needs(given: Given, one: str, *others: str, why: str = "") -> Iterable[str]:
+def needs(given: Given, name: str, *others: str, why: str = "") -> Iterable[str]:
     """Whether an option was given without one of those that it needs; `why` goes on about it."""
-    if given.wants(one) and all(given.is_missing(other) for other in others):
-        yield f"{given.called(one)} needs {' or '.join(f'--{other}' for other in others)}{why}"
+    if given.wants(name) and all(given.is_missing(other) for other in others):
+        yield f"{given.called(name)} needs {' or '.join(f'--{other}' for other in others)}{why}"
 
 
-def pair(given: Given, one: str, other: str, why: str = "") -> Iterable[str]:
+def pair(given: Given, name: str, other: str, why: str = "") -> Iterable[str]:
     """Whether one of two options was given that need each other."""
-    yield from needs(given, one, other, why=why)
-    yield from needs(given, other, one, why=why)
+    yield from needs(given, name, other, why=why)
+    yield from needs(given, other, name, why=why)
 
 
 def file_problems(given: Given, options: Iterable[Option]) -> Iterable[str]:

@@ -130,8 +130,8 @@ def goal_of(values: Mapping[str, Any]) -> Goal:
         return ToGtid(gtid)
     if (gtid := values.get("before-gtid")) is not None:
         return BeforeGtid(gtid)
-    if (place := values.get("to-position")) is not None:
-        return ToPosition(place)
+    if (position := values.get("to-position")) is not None:
+        return ToPosition(position)
     return Latest()
 
 

@@ -139,27 +139,29 @@ def options_of(config: type, *, table: str = "", prefix: str = "") -> tuple[Opti
     without a default is a required option.
     """
     return tuple(
-        _completed(field, said, table, prefix)
+        _completed(field, declared, table, prefix)
         for field in dataclasses.fields(config)
-        for said in getattr(field.type, "__metadata__", ())
+        for declared in getattr(field.type, "__metadata__", ())
     )
 
 
-def _completed(field: "dataclasses.Field[Any]", said: Option, table: str, prefix: str) -> Option:
+def _completed(
+    field: "dataclasses.Field[Any]", declared: Option, table: str, prefix: str
+) -> Option:
     base, repeatable = _base_of(get_args(field.type)[0])
     words = get_args(base) if get_origin(base) is Literal else ()
     required = field.default is dataclasses.MISSING
-    default: Any = None if required or said.otherwise else field.default
+    default: Any = None if required or declared.otherwise else field.default
     return replace(
-        said,
-        name=said.name or f"{prefix}{field.name}".replace("_", "-"),
-        table=said.table or table,
-        key=said.key or field.name,
+        declared,
+        name=declared.name or f"{prefix}{field.name}".replace("_", "-"),
+        table=declared.table or table,
+        key=declared.key or field.name,
         field=field.name,
-        kind=said.kind or ("choice" if words or said.choices else _KINDS[base]),
+        kind=declared.kind or ("choice" if words or declared.choices else _KINDS[base]),
         default=default or None,
         required=required,
-        choices=said.choices or words,
+        choices=declared.choices or words,
         repeatable=repeatable,
     )
 
@@ -167,7 +169,7 @@ def _completed(field: "dataclasses.Field[Any]", said: Option, table: str, prefix
 def _base_of(declared: Any) -> tuple[Any, bool]:
     """The type of one value, without None; and whether the field is a tuple of such values."""
     if get_origin(declared) in (Union, UnionType):
-        (declared,) = (one for one in get_args(declared) if one is not type(None))
+        (declared,) = (kind for kind in get_args(declared) if kind is not type(None))
     if get_origin(declared) is tuple and get_args(declared)[-1] is Ellipsis:
         return get_args(declared)[0], True
     return declared, False

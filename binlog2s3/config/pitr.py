@@ -258,8 +258,8 @@ def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
 
 
 def _source_address(values: Mapping[str, Any]) -> MysqlConfig | None:
-    found = fill(MysqlConfig, _ADDRESS, values)
-    return found if found.host or found.port or found.socket else None
+    address = fill(MysqlConfig, _ADDRESS, values)
+    return address if address.host or address.port or address.socket else None
 
 
 def _start_problems(given: Given) -> Iterable[str]:

@@ -83,9 +83,9 @@ def gtids_text(text: str) -> str:
     >>> gtids_text(" 0-1-5,\n0-1-7")
     '0-1-5,0-1-7'
     """
-    found = parse_gtids(text)
-    if isinstance(found, GtidSet):
-        return str(found)
+    gtids = parse_gtids(text)
+    if isinstance(gtids, GtidSet):
+        return str(gtids)
     pieces = (piece.strip() for piece in text.replace("\\n", "\n").split(","))
     return ",".join(filter(None, pieces))
 
@@ -96,11 +96,11 @@ def parse_gtid(text: str) -> str:
     >>> parse_gtid("3E11FA47-71CA-11E1-9E33-C80AA9429562:Blue:7")
     '3e11fa47-71ca-11e1-9e33-c80aa9429562:blue:7'
     """
-    found = parse_gtids(text)
-    count = found.count if isinstance(found, GtidSet) else len(gtids_text(text).split(","))
+    gtids = parse_gtids(text)
+    count = gtids.count if isinstance(gtids, GtidSet) else len(gtids_text(text).split(","))
     if count != 1:
         raise ValueError(f"{quoted(text)} has {count} GTIDs; give one")
-    return str(found)
+    return str(gtids)
 
 
 def flavour_of(gtids: Gtids) -> Flavour:

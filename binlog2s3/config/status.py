@@ -220,16 +220,15 @@ def _serve_problems(given: Given) -> Iterable[str]:
 
 def _threshold_problems(given: Given) -> Iterable[str]:
     limits = fill(Thresholds, _LIMITS, given.values)
-    for one, other in (
+    for first, second in (
         ("lag-warning", "lag-critical"),
         ("purge-critical", "purge-warning"),
         ("spool-warning", "spool-critical"),
     ):
-        less, more = (getattr(limits, name.replace("-", "_")) for name in (one, other))
+        less, more = (getattr(limits, name.replace("-", "_")) for name in (first, second))
         if less > more:
-            yield (
-                f"{given.called(one)} ({less:g}) must not be above {given.called(other)} ({more:g})"
-            )
+            below = f"{given.called(first)} ({less:g})"
+            yield f"{below} must not be above {given.called(second)} ({more:g})"
 
 
 STATUS = CommandOptions((_SHARED[0], _SPOOL, *_SHARED[1:], *STATUS_OPTIONS), _problems, _config)

@@ -22,7 +22,7 @@ from binlog2s3.config.given import (
     pair,
 )
 from binlog2s3.config.options import MIB, Option, fill, options_of, split_s3_url
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Timing
 from binlog2s3.store.contract import IMMEDIATE_STORAGE_CLASSES, ObjectLock, Picks
 
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")

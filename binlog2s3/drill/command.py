@@ -42,8 +42,8 @@ from binlog2s3.output import Field, page_on, say
 from binlog2s3.restore.engine import Engine, choose, refuse_root
 from binlog2s3.restore.scratch import ScratchServer, user_of
 from binlog2s3.restore.watchdog import Watchdog
-from binlog2s3.retain.once import put_once
 from binlog2s3.store.s3 import opened
+from binlog2s3.stream.remote import put_once
 
 _MOST_ERROR = 900
 _ROOM = 14

@@ -60,10 +60,10 @@ from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.retain.leftovers import delete_stored
-from binlog2s3.retain.once import put_once
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
+from binlog2s3.stream.remote import put_once
 from binlog2s3.workers import Workers
 
 _ROOM = 10

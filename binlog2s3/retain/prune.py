@@ -64,13 +64,12 @@ from binlog2s3.retain.choose import (
     unknown_needs,
 )
 from binlog2s3.retain.leftovers import Bucket, clear, delete_stored, leftovers_of
-from binlog2s3.retain.once import put_once
 from binlog2s3.retain.view import Deletable, PrintedPrune, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
-from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.remote import put_once, where_absent
 from binlog2s3.workers import Workers
 
 _DAY_SECONDS = 86_400

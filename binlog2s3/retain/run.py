@@ -45,7 +45,6 @@ from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Snapshot, snapshot_of
 from binlog2s3.retain.backup import backup_at, print_json, print_rows, reachable
 from binlog2s3.retain.leftovers import Bucket, Leftovers, clear, leftovers_of
-from binlog2s3.retain.once import put_once
 from binlog2s3.retain.stream_upload import StreamUpload
 from binlog2s3.server.applied import applied_settings
 from binlog2s3.server.backup_program import (
@@ -65,6 +64,7 @@ from binlog2s3.store.contract import RetryPolicy
 from binlog2s3.store.errors import MendableError
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.store.versions import Hold
+from binlog2s3.stream.remote import put_once
 from binlog2s3.workers import Workers
 
 _WAIT_SECONDS = 600.0

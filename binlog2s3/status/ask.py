@@ -69,11 +69,11 @@ class Unanswered(Exception):  # noqa: N818 - `ask` also returns it as a value
         """Whether a streamer should have answered. The other kinds prove nothing."""
         return self.kind in ("refused", "hangs", "expected")
 
-    def concerns(self, beat: Heartbeat, said: Status | None) -> bool:
+    def concerns(self, beat: Heartbeat, reported: Status | None) -> bool:
         """Whether the streamer of this spool wrote this heartbeat, which says this."""
-        if self._spool is None or said is None or said.spool is None:
+        if self._spool is None or reported is None or reported.spool is None:
             return False
-        is_its = said.spool.directory == str(self._spool.absolute())
+        is_its = reported.spool.directory == str(self._spool.absolute())
         return beat.host == self._host and is_its
 
 
@@ -84,10 +84,10 @@ def ask(directory: Path, *, timeout_seconds: float = 5.0) -> Status | Unanswered
         code, body = _get(path, "/status", timeout_seconds)
         if code != HTTPStatus.OK:
             return Unanswered(_said(body) or f"{path} answers {code}", "unclear")
-        found = json.loads(body)
-        if not isinstance(found, dict):
+        answer = json.loads(body)
+        if not isinstance(answer, dict):
             return Unanswered(f"what answers on {path} is not a streamer", "unclear")
-        return from_document(found)
+        return from_document(answer)
     except Unanswered as error:
         return error
     except (ValueError, RecursionError) as error:
@@ -100,17 +100,17 @@ def ask_health(directory: Path, *, timeout_seconds: float = 5.0) -> tuple[bool, 
     path = directory / SOCKET
     try:
         code, body = _get(path, "/health", timeout_seconds)
-        found = json.loads(body)
-        said = f"{found['source']}: {found['state']}"
-        troubles = [(trouble["level"], trouble["text"]) for trouble in found["troubles"]]
+        answer = json.loads(body)
+        said = f"{answer['source']}: {answer['state']}"
+        troubles = [(trouble["level"], trouble["text"]) for trouble in answer["troubles"]]
         grave = [text for level, text in troubles if level == "critical"]
-        told = grave or [text for _, text in troubles]
+        texts = grave or [text for _, text in troubles]
     except Unanswered as error:
         return False, str(error)
     except (ValueError, KeyError, TypeError, RecursionError):
         said = _said(body) if code != HTTPStatus.OK else ""
         return False, said or f"what answers on {path} is not a streamer"
-    return code == HTTPStatus.OK, one_line("; ".join([said, *map(str, told)]))
+    return code == HTTPStatus.OK, one_line("; ".join([said, *map(str, texts)]))
 
 
 def _said(body: bytes) -> str:

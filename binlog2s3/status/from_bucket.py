@@ -137,12 +137,12 @@ def look(
     ]
     reader = _ContentsReader(catalog, growing)
     extent = reader.extent(lineages, current, sign)
-    here = extent.here
+    contents = extent.here
     lineage = lineages.get(extent.current or "")
     blank = _blank(source, target, now)
-    status = sign.status(blank, lineage, here, extent.durable())
+    status = sign.status(blank, lineage, contents, extent.durable())
     status = replace(status, standbys=_standbys(sign, catalog))
-    lost = _lost(extent.current or "", here, sign.beat)
+    lost = _lost(extent.current or "", contents, sign.beat)
     if lost is not None:  # what the writer said of it is not true any more
         status = replace(status, covered_until=None, latest=None, durable=lost[0], lag=Lag())
     written = sign.beat.lineage if sign.beat is not None else None
@@ -150,10 +150,12 @@ def look(
         status = replace(status, covered_until=None, latest=None, lag=Lag())
     troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages)]
     troubles += [] if lost is None else [lost[1]]
-    newest = _last_commit(catalog, lineage, here) if lost is None and not status.latest else None
+    newest = (
+        _last_commit(catalog, lineage, contents) if lost is None and not status.latest else None
+    )
     history, gaps = history_of(lineages.values(), extent.current), extent.gaps()
     purge = status.purge  # not of binlogs that are missing here: the source may be the last copy
-    if here is None or any(gap.lineage == extent.current for gap in gaps):
+    if contents is None or any(gap.lineage == extent.current for gap in gaps):
         purge = replace(purge, newest_safe=None, to=None)
     return replace(
         status,
@@ -188,17 +190,17 @@ def look_all(
     expect, names = expect or Expected(), {*all_sources(store, prefix)[0]}
     ignored = names & {*expect.ignored}
     looked_at = names - ignored
-    found = [_absent(name, target, now) for name in {*expect.names} - names]
-    found += [replace(_blank(name, target, now), ignored=True) for name in ignored]
+    statuses = [_absent(name, target, now) for name in {*expect.names} - names]
+    statuses += [replace(_blank(name, target, now), ignored=True) for name in ignored]
     tasks = {name: partial(_glance, store, prefix, name, target, now) for name in looked_at}
     for outcome in workers.batch(tasks):
         if isinstance(outcome.value, Status):
-            found.append(outcome.value)
+            statuses.append(outcome.value)
         elif isinstance(outcome.error, StoreError | ArchiveError):
-            found.append(unread(str(outcome.token), target, now, outcome.error))
+            statuses.append(unread(str(outcome.token), target, now, outcome.error))
         elif outcome.error is not None:
             raise outcome.error
-    return sorted(found, key=urgency)
+    return sorted(statuses, key=urgency)
 
 
 def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) -> Status:
@@ -222,17 +224,17 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
     )
 
 
-def _drill(catalog: Catalog, sign: LifeSign, said: DrillStatus | None) -> DrillStatus | None:
+def _drill(catalog: Catalog, sign: LifeSign, reported: DrillStatus | None) -> DrillStatus | None:
     """What drills have shown: as a living writer says, else from the results, if there are any.
 
     A result that cannot be read does not hide what else is known of the source.
     """
-    if not catalog.has_drills or (sign.alive and said is not None):
-        return said
+    if not catalog.has_drills or (sign.alive and reported is not None):
+        return reported
     try:
         return drill_of(*newest(latest(catalog)))
     except StoreError:
-        return said
+        return reported
 
 
 def _is_retired(catalog: Catalog, beat: Heartbeat | None) -> bool:
@@ -309,8 +311,8 @@ class _ContentsReader:
                 cut = origin.binlog.number
                 cuts[origin.lineage] = min(cut, cuts.get(origin.lineage, cut))
         contents = {
-            id_: self._contents(one, sign.beat, cuts.get(id_) if id_ != current else None)
-            for id_, one in lineages.items()
+            id_: self._contents(described, sign.beat, cuts.get(id_) if id_ != current else None)
+            for id_, described in lineages.items()
         }
         return Extent(
             lineages=lineages,
@@ -332,7 +334,9 @@ class _ContentsReader:
 
         return settled(
             look,
-            lambda found: not found.has_holes and short_of(lineage.id, found, beat) is None,
+            lambda contents: (
+                not contents.has_holes and short_of(lineage.id, contents, beat) is None
+            ),
         )
 
     def _once(self, lineage: Lineage, beat: Heartbeat | None, cut: int | None) -> Contents:
@@ -362,8 +366,10 @@ class _ContentsReader:
 def _standbys(sign: LifeSign, catalog: Catalog) -> tuple[StandbyStatus, ...] | None:
     """The standbys as the writer last saw them; without a living writer, as the bucket says."""
     if sign.alive:
-        return sign.said.standbys if sign.said is not None else None
-    return tuple(standby_status(one, info.last_modified) for one, info in catalog.standbys())
+        return sign.reported.standbys if sign.reported is not None else None
+    return tuple(
+        standby_status(standby, info.last_modified) for standby, info in catalog.standbys()
+    )
 
 
 def _troubles(

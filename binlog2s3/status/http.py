@@ -66,18 +66,18 @@ _REQUEST = re.compile(rb"([A-Z]{1,16}) (\S+) HTTP/1\.[01]\r?")
 
 
 def send_line(
-    start: StartResponse, code: HTTPStatus, said: str, *more: tuple[str, str]
+    start: StartResponse, code: HTTPStatus, text: str, *more: tuple[str, str]
 ) -> list[bytes]:
     """Answer with what somebody said, as one line; `more` are headers."""
     plain = ("Content-Type", "text/plain; charset=utf-8")
     start(f"{code.value} {code.phrase}", [plain, *more])
-    return [f"{one_line(said)}\n".encode("utf-8", "replace")]
+    return [f"{one_line(text)}\n".encode("utf-8", "replace")]
 
 
-def send_json(start: StartResponse, code: HTTPStatus, found: object) -> list[bytes]:
+def send_json(start: StartResponse, code: HTTPStatus, answer: object) -> list[bytes]:
     """Answer with a document."""
     start(f"{code.value} {code.phrase}", [("Content-Type", "application/json")])
-    return [f"{json.dumps(found, indent=1)}\n".encode()]
+    return [f"{json.dumps(answer, indent=1)}\n".encode()]
 
 
 def applications(
@@ -107,10 +107,10 @@ def applications(
 
     def health(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         status = fresh()
-        found = document(status)
-        short = {name: found[name] for name in ("healthy", "severity", "state", "source", "at")}
-        short |= {"lag_seconds": status.lag.seconds, "troubles": found["troubles"]}
-        code = HTTPStatus.OK if found["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE
+        answer = document(status)
+        short = {name: answer[name] for name in ("healthy", "severity", "state", "source", "at")}
+        short |= {"lag_seconds": status.lag.seconds, "troubles": answer["troubles"]}
+        code = HTTPStatus.OK if answer["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE
         return send_json(start, code, short)
 
     def live(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
@@ -164,10 +164,10 @@ class Listener:
         """
         where = f"{self._option} {f'[{host}]' if ':' in host else host}:{port}"
         try:
-            found = socket.getaddrinfo(
+            addresses = socket.getaddrinfo(
                 host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            listening = _bound(list(dict.fromkeys((family, at) for family, *_, at in found)))
+            listening = _bound(list(dict.fromkeys((family, at) for family, *_, at in addresses)))
         except (OSError, UnicodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "not a host name"
             raise ConfigError(
@@ -175,8 +175,8 @@ class Listener:
                 hint="use an address of this host and a free port, for example 127.0.0.1:9275; "
                 "each process needs its own port",
             ) from error
-        for one in listening:
-            self._open(one, "http-tcp")
+        for bound in listening:
+            self._open(bound, "http-tcp")
         taken: int = listening[0].getsockname()[1]
         _log.info("listening", host=host, port=taken)
         return taken
@@ -194,7 +194,7 @@ class Listener:
                 listening.bind(address)
                 Path(address).chmod(0o600)  # nobody can connect before listen()
                 listening.listen(_BACKLOG)
-                found = Path(address).lstat()
+                before = Path(address).lstat()
         except OSError as error:
             listening.close()
             raise SpoolError(
@@ -204,7 +204,7 @@ class Listener:
         except SpoolError:
             listening.close()
             raise
-        self._path, self._inode = path, (found.st_dev, found.st_ino)
+        self._path, self._inode = path, (before.st_dev, before.st_ino)
         self._open(listening, _SOCKET_THREAD)
 
     def keep(self) -> None:
@@ -214,8 +214,8 @@ class Listener:
             if path is None:
                 return
             with address_in(path.parent) as address:
-                there = os.path.lexists(address)
-            if not there:
+                exists = os.path.lexists(address)
+            if not exists:
                 before = self._doors.copy()
                 self.listen_socket(path.parent)
                 for door in before:
@@ -229,8 +229,8 @@ class Listener:
             path, self._path = self._path, None
         if path is not None:
             with suppress(OSError), address_in(path.parent) as address:
-                found = Path(address).lstat()
-                if (found.st_dev, found.st_ino) == self._inode:
+                now = Path(address).lstat()
+                if (now.st_dev, now.st_ino) == self._inode:
                     Path(address).unlink()
         for door in self._doors:
             door.close()
@@ -274,8 +274,8 @@ class Listener:
             except Exception as error:  # noqa: BLE001 - the client gets 503, whatever it is
                 why = f"{type(error).__name__}: {error}"
                 _log.warning("status could not be made", error=why)
-                said = f"the status could not be made: {why}"
-                return send_line(start, HTTPStatus.SERVICE_UNAVAILABLE, said)
+                text = f"the status could not be made: {why}"
+                return send_line(start, HTTPStatus.SERVICE_UNAVAILABLE, text)
 
         return answer
 
@@ -409,7 +409,7 @@ def _drain(connection: socket.socket, deadline: float) -> None:
             unread += len(more)
 
 
-def _bound(found: list[tuple[socket.AddressFamily, Any]]) -> list[socket.socket]:
+def _bound(addresses: list[tuple[socket.AddressFamily, Any]]) -> list[socket.socket]:
     """A listening socket on each address, except for families that this host does not have.
 
     Raises OSError if there is none, or if an address cannot be used for another reason.
@@ -417,7 +417,7 @@ def _bound(found: list[tuple[socket.AddressFamily, Any]]) -> list[socket.socket]
     made: list[socket.socket] = []
     unavailable: OSError | None = None
     try:
-        for family, at in found:
+        for family, at in addresses:
             host, port, *rest = at
             if port == 0 and made:
                 port = made[0].getsockname()[1]
@@ -431,8 +431,8 @@ def _bound(found: list[tuple[socket.AddressFamily, Any]]) -> list[socket.socket]
         if not made:
             raise unavailable or OSError("no address")
     except OSError:
-        for one in made:
-            one.close()
+        for bound in made:
+            bound.close()
         raise
     return made
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Timing
 from binlog2s3.status.model import Lag
 
 _TICK = 1.0
@@ -105,13 +105,13 @@ def purge_seconds(expire_seconds: float | None, lag: Lag) -> float | None:
     return max(0.0, expire_seconds - lag.seconds)
 
 
-def aged(lag: Lag, position_age: float | None, timing: Timing = DEFAULT) -> Lag:
+def aged(lag: Lag, position_age: float | None) -> Lag:
     """A lag whose bytes and transactions count up to a position of the source of this age.
 
     The source may have written since an old position. Then the counts are lower bounds, and 0 means
     unknown. `seconds` is already an upper bound for now.
     """
-    if position_age is not None and position_age <= timing.fresh_seconds:
+    if position_age is not None and position_age <= DEFAULT.fresh_seconds:
         return lag
     least = replace(lag, bytes=lag.bytes or None, transactions=lag.transactions or None)
     return replace(least, at_least=(least.bytes, least.transactions) != (None, None))

@@ -205,7 +205,7 @@ PROCESS_METRICS = (
 
 
 def _histogram(field: str) -> Histogram:
-    (metric,) = (one for one in PROCESS_METRICS if one.field == field)
+    (metric,) = (described for described in PROCESS_METRICS if described.field == field)
     return Histogram(metric.name, metric.help, metric.labels, registry=None, buckets=_BOUNDS[field])
 
 
@@ -255,7 +255,7 @@ class _Metrics(Collector):
         family = GaugeMetricFamily(started.name, started.help, self._own.started_at.timestamp())
         yield from _of_source(status.source, family)
         for timed in (*self._own.durable.collect(), *self._own.requests.collect()):
-            if any(one.value for one in timed.samples if one.name.endswith("_count")):
+            if any(sample.value for sample in timed.samples if sample.name.endswith("_count")):
                 yield from _of_source(status.source, timed)
 
 
@@ -314,26 +314,26 @@ def _info(status: Status) -> Mapping[str, str]:
 
 def _found(status: Status, field: str) -> object:
     """The value at `a.b.c`; None if `a` or `a.b` is None."""
-    found: object = status
+    value: object = status
     for name in field.split("."):
-        if found is None:
+        if value is None:
             return None
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
-def _number(found: object) -> float | None:
+def _number(value: object) -> float | None:
     """A value as a number: a time in Unix seconds, a binlog's number, a tuple's length."""
-    if found is None:
+    if value is None:
         return None
-    if isinstance(found, datetime):
-        return found.timestamp()
-    if isinstance(found, tuple):
-        return float(len(found))
-    if isinstance(found, BinlogName):
-        return float(found.number)
-    assert isinstance(found, (int, float)), found  # noqa: S101 - METRICS names no other field
-    return float(found)
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, tuple):
+        return float(len(value))
+    if isinstance(value, BinlogName):
+        return float(value.number)
+    assert isinstance(value, (int, float)), value  # noqa: S101 - METRICS names no other field
+    return float(value)
 
 
 def _label(text: str) -> str:

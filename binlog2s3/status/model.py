@@ -38,7 +38,7 @@ from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.transactions import is_credible
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Timing
 from binlog2s3.formatting import duration_text, us_of
 
 State = Literal[WriterState, "standby", "dead", "unknown"]
@@ -341,8 +341,8 @@ class Status:
 
         The worst come first. An ignored source has none.
         """
-        found = () if self.ignored else (*self._own_troubles(), *self._following())
-        return tuple(sorted(found, key=lambda trouble: trouble.level != "critical"))
+        troubles = () if self.ignored else (*self._own_troubles(), *self._following())
+        return tuple(sorted(troubles, key=lambda trouble: trouble.level != "critical"))
 
     @property
     def severity(self) -> Severity:
@@ -368,7 +368,7 @@ class Status:
             "drill": self.drill is not None and (self.drill.failed or self.drill.unread != ""),
             "backup-run": self.backups is not None,
         }
-        yield from (one for one in self.troubles if not judged_now.get(one.code, False))
+        yield from (trouble for trouble in self.troubles if not judged_now.get(trouble.code, False))
 
     def _following(self) -> Iterator[Trouble]:
         if not self.troubles and self.state not in WELL:
@@ -466,14 +466,14 @@ def latest_of(moments: Iterable[datetime | None], said_at: datetime) -> datetime
     A moment is of the source's clock, or of a session there. Nothing that was known at `said_at`
     was committed later, but for the difference between two clocks.
     """
-    latest = max((one for one in moments if one is not None), default=None)
+    latest = max((moment for moment in moments if moment is not None), default=None)
     return said_at if latest and not is_credible(us_of(latest), us_of(said_at)) else latest
 
 
 def judge(measured: Measurements, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:
     """The troubles, and the state that follows from them. To be idle, or to catch up, is none."""
     troubles = tuple(_troubles(measured, timing))
-    return _state(measured, {one.code: one.level for one in troubles}, timing), troubles
+    return _state(measured, {trouble.code: trouble.level for trouble in troubles}, timing), troubles
 
 
 def _state(measured: Measurements, levels: Mapping[str, str], timing: Timing) -> State:
@@ -585,9 +585,9 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
     for lineage in by_id.values():
         parent = lineage.parent
         if parent is not None and parent.join != "exact":
-            said = [parent.cause] if parent.unlogged else []
-            said += [parent.missing] if parent.missing else []
-            what = f": {'; '.join(said)}" if said else ""
+            texts = [parent.cause] if parent.unlogged else []
+            texts += [parent.missing] if parent.missing else []
+            what = f": {'; '.join(texts)}" if texts else ""
             gaps.append(
                 Gap(
                     lineage=lineage.id,
@@ -606,7 +606,7 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
 
 def backups_of(backups: Sequence[Backup], runs: Sequence[BackupRun] = ()) -> BackupsStatus:
     """The status of registered base backups and of `backup run`, without the recovery window."""
-    taken = [one.taken_at for one in backups if one.counts]
+    taken = [backup.taken_at for backup in backups if backup.counts]
     failed = last_failure(runs, backups)
     return BackupsStatus(
         count=len(taken),
@@ -693,9 +693,9 @@ class PrintedStatuses(PrintedDocument):
     sources: tuple[Annotated[dict[str, Any], document], ...] = of("statuses")
 
 
-def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:
+def without_gtids(printed: Mapping[str, Any]) -> dict[str, Any]:
     """The document with empty GTID sets: they may be long, and are elsewhere in the same object."""
-    short = dict(found)
+    short = dict(printed)
     if short.get("durable"):
         short["durable"] = {**short["durable"], "gtid_set": ""}
     server = short.get("server") or {}
@@ -704,11 +704,11 @@ def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:
     return short
 
 
-def from_document(found: Mapping[str, Any]) -> Status:
+def from_document(printed: Mapping[str, Any]) -> Status:
     """Read a document back; fields of newer versions are ignored. Raises ValueError."""
-    if found.get("format") != FORMAT:
-        raise ValueError(f"status of format {found.get('format')!r}, this version reads {FORMAT}")
+    if printed.get("format") != FORMAT:
+        raise ValueError(f"status of format {printed.get('format')!r}, this version reads {FORMAT}")
     try:
-        return converted(found, Status)
+        return converted(printed, Status)
     except ValueError as error:
         raise ValueError(f"not a status document: {error}") from error

@@ -38,10 +38,10 @@ class _Finding:
 def verdict(status: Status, thresholds: Thresholds) -> PluginResult:
     """Judge one source."""
     findings = _findings(status, thresholds)
-    found = _severity(status, findings)
+    severity = _severity(status, findings)
     perfdata = " ".join(_perfdata(status, thresholds))
-    line = f"{_head(found)} - {status.source}: {_text(status, findings)} | {perfdata}"
-    return PluginResult(CODES[found], line)
+    line = f"{_head(severity)} - {status.source}: {_text(status, findings)} | {perfdata}"
+    return PluginResult(CODES[severity], line)
 
 
 def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> PluginResult:
@@ -50,29 +50,29 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Plugin
         return PluginResult(
             CODES["unknown"], f"{_head('unknown')} - there is no source | sources=0;;;0"
         )
-    found = [(status, _findings(status, thresholds)) for status in statuses]
-    severities = [_severity(status, findings) for status, findings in found]
+    judged = [(status, _findings(status, thresholds)) for status in statuses]
+    severities = [_severity(status, findings) for status, findings in judged]
     whole = worst(severities)
     by_severity: dict[Severity, list[str]] = {
-        one: [
+        severity: [
             status.source
             for status, its in zip(statuses, severities, strict=True)
-            if its == one and not status.ignored
+            if its == severity and not status.ignored
         ]
-        for one in RISING
+        for severity in RISING
     }
     total = len(statuses)
     ignored = sum(status.ignored for status in statuses)
     parts = [
-        f"{len(names)} {one}: {_names(names)}"
-        for one in reversed(RISING)
-        if one != "ok" and (names := by_severity[one])
+        f"{len(names)} {severity}: {_names(names)}"
+        for severity in reversed(RISING)
+        if severity != "ok" and (names := by_severity[severity])
     ]
     left_alone = [f"{ignored} ignored"] if ignored else []
     if parts:
         count, _, rest = parts[0].partition(" ")
         parts[0] = f"{count} of {total} sources {rest}"
-        first, findings = found[severities.index(whole)]
+        first, findings = judged[severities.index(whole)]
         parts += [*left_alone, f"{first.source} is {_text(first, findings)}"]
     else:
         well = total - ignored
@@ -81,7 +81,7 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Plugin
     limits = _limits(thresholds.lag_warning, thresholds.lag_critical)
     perfdata = [
         f"sources={total};;;0",
-        *(f"{one}={len(by_severity[one])};;;0;{total}" for one in CODES),
+        *(f"{severity}={len(by_severity[severity])};;;0;{total}" for severity in CODES),
         _metric("lag_seconds", max(lags, default=None), "s", limits),
     ]
     return PluginResult(CODES[whole], f"{_head(whole)} - {'; '.join(parts)} | {' '.join(perfdata)}")
@@ -95,13 +95,13 @@ def _findings(status: Status, thresholds: Thresholds) -> list[_Finding]:
     """The findings, the worst first."""
     if status.ignored:
         return []
-    found = [
+    findings = [
         *_troubles(status),
         *_lag(status, thresholds),
         *_purge(status, thresholds),
         *_spool(status, thresholds),
     ]
-    return sorted(found, key=lambda finding: -RISING.index(finding.severity))
+    return sorted(findings, key=lambda finding: -RISING.index(finding.severity))
 
 
 def _troubles(status: Status) -> Iterator[_Finding]:

@@ -77,11 +77,11 @@ class ReportPage:
             begin("200 OK", [("Content-Type", "text/html; charset=utf-8")])
             return [made.page]
         if made is not None and (ended is None or ended.is_set()):
-            said, again = f"the page could not be made: {made.why}", AGE_SECONDS
+            text, again = f"the page could not be made: {made.why}", AGE_SECONDS
         else:
-            said, again = "the page is being made from the bucket, it will be here soon", 2.0
+            text, again = "the page is being made from the bucket, it will be here soon", 2.0
         headers = [(name, f"{again:.0f}") for name in ("Retry-After", "Refresh")]
-        return send_line(begin, HTTPStatus.SERVICE_UNAVAILABLE, said, *headers)
+        return send_line(begin, HTTPStatus.SERVICE_UNAVAILABLE, text, *headers)
 
     def _begin(self) -> threading.Event | None:
         """The end of the making that goes on, or begins now; None if what there is is new."""
@@ -123,12 +123,12 @@ def _output_of(command: Sequence[str]) -> bytes:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
         try:
-            page, said = process.communicate(timeout=_MAKE_SECONDS)
+            page, complaint = process.communicate(timeout=_MAKE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             raise SourceError(f"it took longer than {_MAKE_SECONDS:g} seconds") from None
     if process.returncode:
-        text = cut(one_line(said.decode("utf-8", "replace")), _MOST_SAID)
+        text = cut(one_line(complaint.decode("utf-8", "replace")), _MOST_SAID)
         raise SourceError(text or f"its process ended with {process.returncode}")
     if len(page) > _MOST_PAGE:
         raise SourceError(f"it has {len(page)} bytes: let `binlog2s3 report --html` write a file")

@@ -46,27 +46,29 @@ class Extent:
 
     def durable(self) -> Position | None:
         """What the writer said is durable, or more if binlogs and chunks continue from there."""
-        here, said = self.here, self.beat.durable if self.beat is not None else None
-        if here is None:
-            return said
+        contents, claimed = self.here, self.beat.durable if self.beat is not None else None
+        if contents is None:
+            return claimed
         if self.beat is None or self.beat.lineage != self.current:
-            said = None
-        if said is None and not here.names:
+            claimed = None
+        if claimed is None and not contents.names:
             return None
         passed = self.passed.get(self.current or "")
-        first = next((name for name in here.names if passed is None or name >= passed), None)
-        if said is None and first is None:
+        first = next((name for name in contents.names if passed is None or name >= passed), None)
+        if claimed is None and first is None:
             return None
-        start = said.place if said is not None else FilePosition(first or here.names[0], 0)
+        start = (
+            claimed.place if claimed is not None else FilePosition(first or contents.names[0], 0)
+        )
         name, end = start.binlog, start
-        for _ in range(len(here.names)):
-            if size := here.size(name):
+        for _ in range(len(contents.names)):
+            if size := contents.size(name):
                 end = max(end, FilePosition(name, size))
-            if name not in here.binlogs:
+            if name not in contents.binlogs:
                 break  # only its writer knows whether this is the complete binlog
             name = name.next()
         if end == start:
-            return said
+            return claimed
         return Position(binlog=end.binlog, offset=end.offset, gtid_set="")
 
     def gaps(self) -> list[Gap]:
@@ -84,8 +86,8 @@ class Extent:
         line, upto = line_of([*self.lineages.values()], self.current or ""), durable.binlog
 
         def names(id_: str) -> Sequence[BinlogName]:
-            found = self.contents[id_].names
-            return [name for name in found if name <= upto] if id_ == self.current else found
+            listed = self.contents[id_].names
+            return [name for name in listed if name <= upto] if id_ == self.current else listed
 
         binlogs = [*line_binlogs(line, names, self._is_next)]
         if not binlogs or binlogs[-1].line_part < len(line.parts) - 1:
@@ -93,11 +95,11 @@ class Extent:
         before = {(id_, name) for id_ in self.lineages for name, _ in self._breaks(id_)}
 
         def broken(number: int) -> str:
-            one, other = binlogs[number - 1 : number + 1]
-            line_part = line.parts[one.line_part]
-            if one.line_part != other.line_part:
-                size = self.contents[line_part.lineage.id].size(one.name)
-                return cut_is_missing(line_part, one.name, size)
+            earlier, other = binlogs[number - 1 : number + 1]
+            line_part = line.parts[earlier.line_part]
+            if earlier.line_part != other.line_part:
+                size = self.contents[line_part.lineage.id].size(earlier.name)
+                return cut_is_missing(line_part, earlier.name, size)
             return "something is missing" if (line_part.lineage.id, other.name) in before else ""
 
         *_, last = extent(binlogs, broken)
@@ -105,10 +107,10 @@ class Extent:
         inside = (one for one in binlogs[last.first :] if one.line_part == line_part)
         return line.parts[line_part].lineage, [one.name for one in inside]
 
-    def _is_next(self, id_: str, one: BinlogName, other: BinlogName) -> bool:
+    def _is_next(self, id_: str, before: BinlogName, after: BinlogName) -> bool:
         """Whether nothing is missing between two binlogs; what was not listed counts as present."""
         passed = self.passed.get(id_)
-        return other == one.next() or (passed is not None and one < passed <= other)
+        return after == before.next() or (passed is not None and before < passed <= after)
 
     def _breaks(self, id_: str) -> Iterator[tuple[BinlogName | None, Gap | None]]:
         """The binlogs of a lineage before which something is missing; and the gap, if it is one.

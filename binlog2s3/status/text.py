@@ -337,9 +337,9 @@ def _history_of(status: Status) -> Iterator[Field]:
     else:
         reach = f"from {moment_text(history.earliest)} to {moment_text(status.latest)}"
         yield "", f"reachable without a gap {reach}", ""
-    told = [one.text for one in status.all_troubles if one.code == "gap"]
+    texts = [trouble.text for trouble in status.all_troubles if trouble.code == "gap"]
     for gap in history.gaps[-_GAPS:]:
-        if any(text.startswith(gap.words) for text in told):
+        if any(text.startswith(gap.words) for text in texts):
             continue
         yield "", f"GAP ({gap.join}) at {gap.lineage}: {gap.text}", _WARN
     if len(history.gaps) > _GAPS:
@@ -358,12 +358,12 @@ def _writer_of(status: Status) -> Field:
 
 def _standbys_of(status: Status) -> Iterator[Field]:
     name = "standby"
-    for one in status.standbys or ():
-        text = f"{one.host}, pid {one.pid}, version {one.version}, since {moment_text(one.since)}"
-        beat = age_text(one.heartbeat_at, status.at)
-        yield name, f"{text}, heartbeat {beat} ago", ""
-        if one.unsaved_bytes:
-            size = size_text(one.unsaved_bytes)
+    for standby in status.standbys or ():
+        text = f"{standby.host}, pid {standby.pid}, version {standby.version}"
+        beat = age_text(standby.heartbeat_at, status.at)
+        yield name, f"{text}, since {moment_text(standby.since)}, heartbeat {beat} ago", ""
+        if standby.unsaved_bytes:
+            size = size_text(standby.unsaved_bytes)
             yield "", f"its spool has {size} that the bucket may not have", _WARN
         name = ""
 
@@ -392,13 +392,13 @@ def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
 
 def counts_of(statuses: Sequence[Status]) -> str:
     """How many sources have which severity."""
-    found = [status.severity for status in statuses if not status.ignored]
+    severities = [status.severity for status in statuses if not status.ignored]
     counts = [
-        f"{found.count(one)} {'well' if one == 'ok' else one}"
-        for one in reversed(RISING)
-        if one in found
+        f"{severities.count(severity)} {'well' if severity == 'ok' else severity}"
+        for severity in reversed(RISING)
+        if severity in severities
     ]
-    ignored = len(statuses) - len(found)
+    ignored = len(statuses) - len(severities)
     counts += [f"{ignored} ignored"] if ignored else []
     return f"{count_text(len(statuses), 'source')}: {', '.join(counts)}" if counts else "no sources"
 
@@ -456,12 +456,12 @@ def line_of(status: Status, now: datetime) -> str:
         "spool": UNKNOWN if spool is None else size_text(spool.bytes, ""),
     }
     if troubles := status.all_troubles:
-        words["troubles"] = ",".join(f"{one.level}:{one.code}" for one in troubles)
+        words["troubles"] = ",".join(f"{trouble.level}:{trouble.code}" for trouble in troubles)
     if status.seen_from == "bucket":
         words["from"] = "bucket"
-    found = [moment_text(now), status.source, status.state]
-    found += [f"{name}={value}" for name, value in words.items()]
-    return " ".join("-".join(word.split()) for word in found)
+    parts = [moment_text(now), status.source, status.state]
+    parts += [f"{name}={value}" for name, value in words.items()]
+    return " ".join("-".join(word.split()) for word in parts)
 
 
 def _seconds_word(seconds: float | None) -> str:
@@ -473,15 +473,15 @@ def _seconds_word(seconds: float | None) -> str:
 
 def line_of_all(statuses: Sequence[Status], now: datetime) -> str:
     """All sources in one line: counts by severity, the greatest lag, the worst sources."""
-    found = [status.severity for status in statuses]
+    severities = [status.severity for status in statuses]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
-    bad = [one.source for one, its in zip(statuses, found, strict=True) if its != "ok"]
+    bad = [stream.source for stream, its in zip(statuses, severities, strict=True) if its != "ok"]
     words = [
         moment_text(now),
         f"sources={len(statuses)}",
-        f"critical={found.count('critical')}",
-        f"unknown={found.count('unknown')}",
-        f"warning={found.count('warning')}",
+        f"critical={severities.count('critical')}",
+        f"unknown={severities.count('unknown')}",
+        f"warning={severities.count('warning')}",
         f"lag={_seconds_word(max(lags, default=None))}",
     ]
     words += [f"worst={','.join(bad[:5])}"] if bad else []

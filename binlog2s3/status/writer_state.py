@@ -18,7 +18,7 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.writers import Heartbeat, Position, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.timing import DEFAULT
+from binlog2s3.config.outside import DEFAULT
 from binlog2s3.formatting import duration_text
 from binlog2s3.status.ask import Unanswered
 from binlog2s3.status.lag import aged, counted, lag_bytes, lag_transactions, purge_seconds
@@ -52,13 +52,13 @@ _CODES: Mapping[str, str] = {
 class LifeSign:
     """The object of the writer with the greatest rank, and what follows from it now.
 
-    `exists`: there is an object, readable or not. `said`: the status in it, None if it has none
+    `exists`: there is an object, readable or not. `reported`: the status in it, None if it has none
     that can be read. `clock`: now, or the store's clock if that is later.
     """
 
     exists: bool
     beat: Heartbeat | None = None
-    said: Status | None = None
+    reported: Status | None = None
     renewed_at: datetime | None = None
     clock: datetime
     state: State = "unknown"
@@ -80,7 +80,7 @@ class LifeSign:
         beat = self.beat
         if beat is None:
             return replace(blank, durable=durable)
-        base = self.said or blank
+        base = self.reported or blank
         flavour = lineage.flavour if lineage is not None else base.server.flavour
         server = replace(
             base.server,
@@ -161,10 +161,10 @@ def last_report(sign: LifeSign) -> str:
 def _judged(
     beat: Heartbeat, renewed_at: datetime, now: datetime, silent: Unanswered | None
 ) -> LifeSign:
-    clock, said = max(now, renewed_at), _said(beat)
-    state, troubles = _state(beat, said, (clock - renewed_at).total_seconds())
+    clock, reported = max(now, renewed_at), _reported(beat)
+    state, troubles = _state(beat, reported, (clock - renewed_at).total_seconds())
     if silent is not None and silent.matters and state not in ("dead", "stopped"):
-        is_ours = silent.concerns(beat, said)
+        is_ours = silent.concerns(beat, reported)
         state = "dead" if is_ours and silent.kind == "refused" else state
         troubles = (_unanswered(silent, beat, clock - renewed_at, is_ours=is_ours), *troubles)
     behind = (renewed_at - now).total_seconds()
@@ -175,7 +175,7 @@ def _judged(
     return LifeSign(
         exists=True,
         beat=beat,
-        said=said,
+        reported=reported,
         renewed_at=renewed_at,
         clock=clock,
         state=state,
@@ -183,7 +183,9 @@ def _judged(
     )
 
 
-def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tuple[Trouble, ...]]:
+def _state(
+    beat: Heartbeat, reported: Status | None, age: float
+) -> tuple[State, tuple[Trouble, ...]]:
     """The state and troubles of a writer whose object was renewed `age` seconds ago."""
     interval, where = beat.interval, f"on {beat.host} (process {beat.pid})"
     if beat.state == "stopped":
@@ -199,7 +201,7 @@ def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tup
         return "dead", (Trouble(code="dead", level="critical", text=text, hint=hint),)
     for state in _STATES:
         if state == beat.state:
-            return state, _told(beat, said)
+            return state, _troubles_of(beat, reported)
     text = f"the streamer {where} has a state that this version does not know: {beat.state!r}"
     hint = "a newer binlog2s3 wrote it: use that version"
     return "unknown", (Trouble(code="unreadable", level="critical", text=text, hint=hint),)
@@ -222,19 +224,19 @@ def _unanswered(silent: Unanswered, beat: Heartbeat, age: timedelta, *, is_ours:
     return Trouble(code="unanswered", level=level, text=text, hint=hint)
 
 
-def _said(beat: Heartbeat) -> Status | None:
+def _reported(beat: Heartbeat) -> Status | None:
     """The status in a writer's object; None if it has none that this version can read."""
     if beat.status is None:
         return None
     try:
-        said = from_document(beat.status)
+        reported = from_document(beat.status)
     except ValueError:
         return None
-    seconds, expire = said.lag.seconds, said.purge.expire_seconds
+    seconds, expire = reported.lag.seconds, reported.purge.expire_seconds
     return replace(
-        said,
-        lag=replace(said.lag, seconds=seconds if _is_amount(seconds) else None),
-        purge=replace(said.purge, expire_seconds=expire if _is_amount(expire) else None),
+        reported,
+        lag=replace(reported.lag, seconds=seconds if _is_amount(seconds) else None),
+        purge=replace(reported.purge, expire_seconds=expire if _is_amount(expire) else None),
     )
 
 
@@ -243,15 +245,15 @@ def _is_amount(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value >= 0
 
 
-def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
+def _troubles_of(beat: Heartbeat, reported: Status | None) -> tuple[Trouble, ...]:
     """The writer's own troubles; without a readable status, one that follows from its state."""
-    if said is not None:
-        stale = (beat.at - said.at).total_seconds()
+    if reported is not None:
+        stale = (beat.at - reported.at).total_seconds()
         troubles = [
             trouble
             if trouble.level in ("warning", "critical")
             else replace(trouble, level="critical")
-            for trouble in said.troubles
+            for trouble in reported.troubles
         ]
         if stale > _STALE_SECONDS:
             text = f"its status is {duration_text(stale)} older than its heartbeat: it hangs"
@@ -285,20 +287,20 @@ def _lag(
     The status in the object may be older than its positions: then the positions count. The source
     has at least what it had at the heartbeat, and while that is fresh, not more.
     """
-    covered, said = beat.covered_until, sign.said
+    covered, reported = beat.covered_until, sign.reported
     if not sign.alive:  # what the source has written since is unknown
         since = _age(covered, sign.clock) if covered is not None else -math.inf
         return Lag(seconds=max(0.0, since) if since > -DEFAULT.heartbeat_slack_seconds else None)
     heard = _since_heard(sign, beat)
-    is_same = said is not None and _same(said.server.position, beat.server)
-    silent = (said.server.silent_seconds if said is not None else None) or 0.0
-    seconds = said.lag.seconds if said is not None else None
-    if said is not None and is_same and _same(said.durable, durable):
-        lag = said.lag
+    is_same = reported is not None and _same(reported.server.position, beat.server)
+    silent = (reported.server.silent_seconds if reported is not None else None) or 0.0
+    seconds = reported.lag.seconds if reported is not None else None
+    if reported is not None and is_same and _same(reported.durable, durable):
+        lag = reported.lag
     else:
-        there = contents.binlogs if contents is not None else {}
-        sizes = {name: info.size for name, info in there.items()}
-        lag = _lag_since(beat, said if is_same else None, flavour, durable, sizes)
+        archived = contents.binlogs if contents is not None else {}
+        sizes = {name: info.size for name, info in archived.items()}
+        lag = _lag_since(beat, reported if is_same else None, flavour, durable, sizes)
         if seconds is None and covered is not None and _age(covered, beat.at) > -1:
             seconds = max(0.0, _age(covered, beat.at))
     if seconds is not None:
@@ -308,7 +310,7 @@ def _lag(
 
 def _lag_since(
     beat: Heartbeat,
-    said: Status | None,
+    reported: Status | None,
     flavour: Flavour | None,
     durable: Position | None,
     sizes: Mapping[BinlogName, int],
@@ -317,11 +319,11 @@ def _lag_since(
     behind = waiting = None
     if beat.server is not None and durable is not None:
         behind = lag_bytes(durable.place, beat.server.place, sizes)
-    if behind is None and said is not None and said.lag.bytes is not None:
+    if behind is None and reported is not None and reported.lag.bytes is not None:
         came = None
-        if said.durable is not None and durable is not None:
-            came = lag_bytes(said.durable.place, durable.place, sizes)
-        behind = max(0, said.lag.bytes - came) if came is not None else None
+        if reported.durable is not None and durable is not None:
+            came = lag_bytes(reported.durable.place, durable.place, sizes)
+        behind = max(0, reported.lag.bytes - came) if came is not None else None
     if _same(beat.durable, durable):  # otherwise the GTIDs of what came since are unknown
         ours = beat.durable.gtid_set if beat.durable is not None else ""
         if beat.server is not None and flavour and ours:
@@ -332,15 +334,15 @@ def _lag_since(
 def _since_heard(sign: LifeSign, beat: Heartbeat) -> float:
     """How old the writer's words are: commits since then may not be durable."""
     age = _age(sign.renewed_at, sign.clock) if sign.renewed_at is not None else 0.0
-    before = _age(sign.said.at, beat.at) if sign.said is not None else 0.0
+    before = _age(sign.reported.at, beat.at) if sign.reported is not None else 0.0
     return max(0.0, age) + max(0.0, before)
 
 
-def _same(one: Position | None, other: Position | None) -> bool:
+def _same(left: Position | None, right: Position | None) -> bool:
     """Whether both are the same place; the GTIDs are not compared, a status has none."""
-    if one is None or other is None:
-        return one is other
-    return (one.binlog, one.offset) == (other.binlog, other.offset)
+    if left is None or right is None:
+        return left is right
+    return (left.binlog, left.offset) == (right.binlog, right.offset)
 
 
 def _age(moment: datetime, now: datetime) -> float:

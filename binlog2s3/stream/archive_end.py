@@ -40,9 +40,9 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> KnownEnd:
     lineage's floor was pruned, and ends nothing. What a run that continues here would read again is
     not looked up: see `known_end_of_archive`.
     """
-    there = inventory(catalog, lineage, partial(Index, catalog, lineage))
-    growing = {name: chunks.end for name, chunks in there.open.items() if chunks.end}
-    name, archived = _search_from(there.index)
+    inventoried = inventory(catalog, lineage, partial(Index, catalog, lineage))
+    growing = {name: chunks.end for name, chunks in inventoried.open.items() if chunks.end}
+    name, archived = _search_from(inventoried.index)
     last: BinlogName | None = None
     in_parts: list[BinlogName] = []
     whole = (archived.binlogs.keys() & archived.entries.keys()) | growing.keys()
@@ -85,18 +85,18 @@ def _end_of(catalog: Catalog, lineage: Lineage, last: BinlogName, *, described: 
     )
 
 
-def _above_pruned(lineage: Lineage, name: BinlogName, there: Collection[BinlogName]) -> BinlogName:
+def _above_pruned(lineage: Lineage, name: BinlogName, whole: Collection[BinlogName]) -> BinlogName:
     """The first binlog from this one on that is whole, or is at the floor; else this one.
 
     If all after this one is missing, up to a floor that is beyond, the archive ends here: a floor
     excuses what is missing before something that is there, or before the whole lineage.
     """
-    if name in there or not lineage.is_below_floor(name):
+    if name in whole or not lineage.is_below_floor(name):
         return name
-    following = min((one for one in there if one > name), default=None)
+    following = min((other for other in whole if other > name), default=None)
     floor = lineage.begin
     if following is None:
-        return floor if not there else name
+        return floor if not whole else name
     return min(following, floor)
 
 
@@ -108,9 +108,9 @@ def _search_from(index: Index) -> tuple[BinlogName, Contents]:
     page, first = index.last_page(), index.lineage.first_binlog
     if page is not None:
         begin = max(page.last + 1 - _LAST_FEW, first.number)
-        there, last = index.tail(begin - 1), name_at(index.lineage, page.last)
-        if last in there.binlogs and last in there.entries:
-            return name_at(index.lineage, begin), there
+        tail, last = index.tail(begin - 1), name_at(index.lineage, page.last)
+        if last in tail.binlogs and last in tail.entries:
+            return name_at(index.lineage, begin), tail
     return first, index.tail(first.number - 1)
 
 
@@ -174,7 +174,7 @@ def from_bucket(
     end: int | None = None
     for _ in range(_PASSES):
         try:
-            there, chunks = both(
+            binlog, chunks = both(
                 partial(catalog.binlog, lineage, name), partial(catalog.chunks, lineage, name)
             )
         except NoBinlogError:
@@ -182,16 +182,16 @@ def from_bucket(
         except ArchiveError as error:  # two chunks contradict each other: the source is asked
             _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
             return None
-        end = there.size if end is None else min(end, there.size)
-        if there.state == "archived" or not end:
+        end = binlog.size if end is None else min(end, binlog.size)
+        if binlog.state == "archived" or not end:
             return None
         ends = (at for chunk in chunks for at in (chunk.begin, chunk.end))
-        reading = _Pass(Track(name, None, grid), grid, {*sums_at, *ends})
+        reading = _Pass(Track(name, None, grid), {*sums_at, *ends})
         try:
-            reading.read(there, end)
+            reading.read(binlog, end)
         except (ArchiveError, DamageError) as error:  # up to the last chunk that is proved
             _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
-            end = max((one.end for one in there.ranges if one.end <= reading.at), default=0)
+            end = max((part.end for part in binlog.ranges if part.end <= reading.at), default=0)
             continue
         if reading.ends():
             return reading.track
@@ -202,20 +202,19 @@ def from_bucket(
 class _Pass:
     """Reads the first bytes of a binlog from the bucket into a track; `at`: how many have come."""
 
-    def __init__(self, track: Track, grid: Grid, wanted: Iterable[int]) -> None:
+    def __init__(self, track: Track, wanted: Iterable[int]) -> None:
         self.track = track
         self.at = 0
-        self._grid = grid
         self._wanted = sorted(wanted)
-        self._part = grid.at(0)
+        self._part = track.grid.at(0)
         self._crc64 = 0
         self._md5 = hashlib.md5(usedforsecurity=False)
 
-    def read(self, there: Readable, end: int) -> None:
+    def read(self, binlog: Readable, end: int) -> None:
         """Raises ArchiveError and DamageError."""
-        for block in there.from_chunks(end):
+        for block in binlog.from_chunks(end):
             view = memoryview(block)
-            self.track.feed(view, there.received_us(self.at))
+            self.track.feed(view, binlog.received_us(self.at))
             while view:
                 view = self._sum(view)
 
@@ -232,7 +231,7 @@ class _Pass:
         if self.at == self._part.end:
             self.track.md5s[self._part] = self._md5.digest()
             self._md5 = hashlib.md5(usedforsecurity=False)
-            self._part = self._grid.at(self.at)
+            self._part = self.track.grid.at(self.at)
         return view[len(piece) :]
 
     def ends(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from typing import TypeVar
@@ -28,9 +29,9 @@ from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.dump import MOST_BYTES
-from binlog2s3.server.mysqlbinlog import Child
+from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.stream.continuation import has
-from binlog2s3.stream.spool import SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun
 
 _log = Log("compare")
 _SLICE = 1 << 20
@@ -42,8 +43,6 @@ _MOST_OLDER = 3
 """So many binlogs are looked through for the transactions before a place."""
 
 Scanned = TypeVar("Scanned")
-OpenProbe = Callable[[BinlogName], tuple[SpoolRun, Child]]
-"""Starts a mysqlbinlog that reads one binlog and exits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,10 @@ class Common:
 
 
 class Finder:
-    """Compares a source with a lineage. This may take long: `stop` ends it.
+    """Compares a server, which said these `facts`, with a lineage. `stop` ends it: it may be long.
 
-    `discard` deletes the run of a probe. The first `beginning` bytes of a binlog decide whether it
-    may be common. `prove` gets the first bytes that a probe received of a binlog, and
-    raises SourceError if they are of another server: see `prove`.
+    mysqlbinlog, the `tool`, reads one binlog after the other into runs of the `spool`, which are
+    discarded. The first `beginning` bytes of a binlog decide whether it may be common.
     """
 
     def __init__(
@@ -71,18 +69,20 @@ class Finder:
         catalog: Catalog,
         lineage: Lineage,
         *,
-        probe: OpenProbe,
-        discard: Callable[[SpoolRun], None],
+        server: Server,
+        facts: ServerFacts,
+        tool: Tool,
+        spool: Spool,
         stop: threading.Event,
-        prove: Callable[[BinlogName, bytes], object],
         beginning: int = _BEGINNING,
     ) -> None:
         self._catalog = catalog
         self._lineage = lineage
-        self._probe = probe
-        self._discard = discard
+        self._server = server
+        self._facts = facts
+        self._tool = tool
+        self._spool = spool
         self._stop = stop
-        self._prove = prove
         self._beginning = beginning
 
     def last_common(self, source_has: list[BinlogName]) -> Common | None:
@@ -90,8 +90,8 @@ class Finder:
 
         Raises SourceError if the source cannot be read, StoreError if the bucket cannot.
         """
-        there = self._catalog.sizes(self._lineage)
-        names = sorted(name for name in source_has if name in there)
+        sizes = self._catalog.sizes(self._lineage)
+        names = sorted(name for name in source_has if name in sizes)
         # Histories part only once: binlogs before that point begin alike, later ones differ.
         low, high = 0, len(names)
         step = 1  # most histories parted recently
@@ -103,14 +103,14 @@ class Finder:
                 low, step = middle + 1, max(1, (high - middle) // 2)
         deepest: Common | None = None
         for name in reversed(names[:low]):
-            found = self._compare(name)
-            if deepest is None or found is None or not found.whole:
-                deepest = found
-            if found is not None and found.transactions:
+            common = self._compare(name)
+            if deepest is None or common is None or not common.whole:
+                deepest = common
+            if common is not None and common.transactions:
                 return deepest
         return None
 
-    def has_end(self, place: Parent, source_has: Sequence[BinlogName], newest: BinlogName) -> bool:
+    def has_end(self, end: Parent, source_has: Sequence[BinlogName], newest: BinlogName) -> bool:
         """Whether the source has the last transactions before a place of the lineage, as they are.
 
         It has them in `newest` of its binlogs, or shortly before, at other offsets: another node of
@@ -119,29 +119,29 @@ class Finder:
         each domain and server must be among them: nodes may have numbers of their own in common.
         Raises SourceError, also if the bucket does not have all bytes before that place yet.
         """
-        if not place.binlog or not place.offset:
+        if not end.binlog or not end.offset:
             return False
-        name = place.binlog
+        name = end.binlog
         needed = {
             f"{domain}-{server}-{number}"
-            for domain, server, number in MariadbGtidList.parse(place.gtid_set).gtids()
+            for domain, server, number in MariadbGtidList.parse(end.gtid_set).gtids()
         }
         theirs: dict[str, bytes] = {}
         try:
-            ours = self._last_before(name, place.offset, needed)
+            ours = self._last_before(name, end.offset, needed)
             if not needed or not needed <= ours.keys():
                 return False
-            older = [one for one in sorted(source_has, reverse=True) if one <= newest]
-            for one in older[:_MOST_OLDER]:
+            older = [binlog for binlog in sorted(source_has, reverse=True) if binlog <= newest]
+            for binlog in older[:_MOST_OLDER]:
                 if ours.keys() <= theirs.keys():
                     break
-                with self._reading(one) as blocks:
-                    found = _fingerprints(blocks, ours)
+                with self._reading(binlog) as blocks:
+                    fingerprints = _fingerprints(blocks, ours)
                 if self._stop.is_set():
                     raise SourceError("not compared to the end: stopping", transient=True)
-                if any(ours[gtid] != digest for gtid, digest in found.items()):
+                if any(ours[gtid] != digest for gtid, digest in fingerprints.items()):
                     return False
-                theirs |= found
+                theirs |= fingerprints
         except (ArchiveError, DamageError, ValueError) as error:
             _log.warning("cannot be compared", binlog=name, error=error)
             return False
@@ -163,15 +163,15 @@ class Finder:
                 hint="they are uploaded from the spool first; then it goes on by itself",
                 transient=True,
             )
-        listed = [one for one in sizes if one <= name]
-        found: dict[str, bytes] = {}
-        for one in listed[: -_MOST_OLDER - 1 : -1]:
-            binlog = self._catalog.binlog(self._lineage, one)
-            end = offset if one == name else binlog.size
-            found = _fingerprints(binlog.blocks(0, end)) | found
-            if set(needed) <= found.keys():
+        listed = [other for other in sizes if other <= name]
+        fingerprints: dict[str, bytes] = {}
+        for other in listed[: -_MOST_OLDER - 1 : -1]:
+            binlog = self._catalog.binlog(self._lineage, other)
+            end = offset if other == name else binlog.size
+            fingerprints = _fingerprints(binlog.blocks(0, end)) | fingerprints
+            if set(needed) <= fingerprints.keys():
                 break
-        return found
+        return fingerprints
 
     def _compare(self, name: BinlogName, most: int | None = None) -> Common | None:
         """How far this binlog is the same on both sides; None if its format event differs.
@@ -180,9 +180,9 @@ class Finder:
         """
         scanner = Scanner()
 
-        def scan(one: Scanner) -> bool:
+        def scan(fresh: Scanner) -> bool:
             nonlocal scanner
-            scanner = one
+            scanner = fresh
             return self._is_whole(name, scanner, most)
 
         try:
@@ -209,18 +209,18 @@ class Finder:
         with self._reading(name) as theirs:
             ours = self._catalog.binlog(self._lineage, name)
             end = ours.size if most is None else min(most, ours.size)
-            for one, other in _in_step(ours.blocks(0, end), theirs):
-                same = _same(one, other)
+            for block, other in _in_step(ours.blocks(0, end), theirs):
+                same = _same(block, other)
                 equal += same
                 scanner.feed(other[:same])
-                if same < len(one):
+                if same < len(block):
                     break
         return equal == ours.size
 
     @contextmanager
     def _reading(self, name: BinlogName) -> Iterator[Iterator[bytes]]:
         """The bytes of the source's binlog. At the end they are proved to be the source's."""
-        run, child = self._probe(name)
+        run, child = self._spool.started(self._facts.uuid, name, 4, partial(self._start, name))
         head = bytearray()
         try:
             with closing(self._bytes(run.directory / str(name), child)) as blocks:
@@ -232,11 +232,24 @@ class Finder:
             self._prove_beginning(name, head)
         finally:
             child.stop()
-            self._discard(run)
+            self._spool.discard(run)
+
+    def _start(self, name: BinlogName, run: SpoolRun) -> Child:
+        """Start a mysqlbinlog that reads one binlog and exits."""
+        return Child(
+            self._tool,
+            self._server.login(),
+            server_id=0,
+            directory=run.directory,
+            binlog=name,
+            one_binlog=True,
+            tls=self._facts.tls,
+            on_line=lambda line: _log.info("mysqlbinlog says", line=line),
+        )
 
     def _prove_beginning(self, name: BinlogName, head: bytearray) -> None:
         if head and not self._stop.is_set():
-            self._prove(name, bytes(head))
+            prove(self._server, self._facts.uuid, name, bytes(head))
 
     def _bytes(self, path: Path, child: Child) -> Generator[bytes, None, None]:
         """The bytes that the child writes, until it exits. Raises SourceError if it fails."""
@@ -282,7 +295,7 @@ def _fingerprints(
 
     Of those that are `wanted`; None: of the last hundred. Raises DamageError and ValueError.
     """
-    found: dict[str, bytes] = {}
+    fingerprints: dict[str, bytes] = {}
     scanner = Scanner()
     reader: Fingerprint | None = None
     at = 0
@@ -291,20 +304,20 @@ def _fingerprints(
         if reader is None and scanner.formats:
             reader = Fingerprint(scanner.formats[0].trailer)
         low = 0 if at else len(MAGIC)
-        for one in done:
-            high = one.end - at
+        for transaction in done:
+            high = transaction.end - at
             assert reader is not None  # noqa: S101 - a format event comes first
             reader.feed(memoryview(block)[low:high])
             digest, low = reader.take(), high
-            if one.gtid is not None and (wanted is None or one.gtid in wanted):
-                found.pop(one.gtid, None)
-                found[one.gtid] = digest
-                if len(found) > _MOST_COMPARED:
-                    del found[next(iter(found))]
+            if transaction.gtid is not None and (wanted is None or transaction.gtid in wanted):
+                fingerprints.pop(transaction.gtid, None)
+                fingerprints[transaction.gtid] = digest
+                if len(fingerprints) > _MOST_COMPARED:
+                    del fingerprints[next(iter(fingerprints))]
         if reader is not None:
             reader.feed(memoryview(block)[low:])
         at += len(block)
-    return found
+    return fingerprints
 
 
 def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> Position | None:
@@ -318,13 +331,13 @@ def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> Position | None:
             binlog = catalog.binlog(lineage, name)
             if lineage.flavour == "mariadb" and _read(binlog).gtids_go_back:
                 return None
-            found = _cut_within(binlog, executed)
-            if found is None:
+            within = _cut_within(binlog, executed)
+            if within is None:
                 continue
-            end, there = found
-            if there.transactions or not _went_back_before(catalog, lineage, name):
-                assert there.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
-                return Position.of(FilePosition(name, end), there.gtids_at_end)
+            end, scanner = within
+            if scanner.transactions or not _went_back_before(catalog, lineage, name):
+                assert scanner.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
+                return Position.of(FilePosition(name, end), scanner.gtids_at_end)
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
                          binlog=name, error=error)  # fmt: skip
@@ -335,9 +348,9 @@ def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> Position | None:
 
 def _went_back_before(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     """Whether the numbers of a MariaDB go back in the last transactions before this binlog."""
-    for one in reversed(catalog.sizes(lineage)) if lineage.flavour == "mariadb" else ():
-        if one < name:
-            scanner = _read(catalog.binlog(lineage, one))
+    for other in reversed(catalog.sizes(lineage)) if lineage.flavour == "mariadb" else ():
+        if other < name:
+            scanner = _read(catalog.binlog(lineage, other))
             if scanner.transactions:
                 return scanner.gtids_go_back
     return False
@@ -439,8 +452,8 @@ def prove(
             transient=True,
         )
     received = received[: MOST_BYTES - begin]
-    there = server.beginning(name, begin + len(received))[begin:]
-    if why := another_beginning(name, received, there, begin):
+    own = server.beginning(name, begin + len(received))[begin:]
+    if why := another_beginning(name, received, own, begin):
         sender = "" if begin else f"{_sender(received)}; "
         raise SourceError(
             f"mysqlbinlog was led to another server than the questions: at {server.address} {uuid} "
@@ -469,15 +482,15 @@ def _sender(received: bytes) -> str:
     )
 
 
-def another_beginning(name: BinlogName, received: bytes, there: bytes, begin: int = 0) -> str:
+def another_beginning(name: BinlogName, received: bytes, own: bytes, begin: int = 0) -> str:
     """Why the first bytes that were received of a binlog are not a server's own; "" if they are.
 
     `there`: as many bytes of the server's, or fewer if it has fewer. Both are from `begin` on.
     """
-    same = _same(received, there)
+    same = _same(received, own)
     if same == len(received):
         return ""
-    what = "ends there" if same == len(there) else "has other bytes from there on"
+    what = "ends there" if same == len(own) else "has other bytes from there on"
     upto, equal = begin + len(received), begin + same
     return f"{name} was received up to {upto}, equal up to {equal}: its own {what}"
 
@@ -495,14 +508,14 @@ def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[b
         held = held[len(block) :]
 
 
-def _same(one: bytes, other: bytes) -> int:
+def _same(left: bytes, right: bytes) -> int:
     """The number of equal leading bytes."""
-    if one == other:
-        return len(one)
-    low, high = 0, min(len(one), len(other))
+    if left == right:
+        return len(left)
+    low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
+        if left[:middle] == right[:middle]:
             low = middle
         else:
             high = middle - 1

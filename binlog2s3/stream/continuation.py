@@ -283,12 +283,12 @@ def left_out(
     begin = known_end.following
     if not known_end.closed or begin not in {row.name for row in listed}:
         return None
-    found = _gap(known_end, begin, _parsed(before(begin), known_end.lineage.flavour)).parent
-    assert found is not None  # noqa: S101 - it has the known end
-    if aborted and found.join == "exact":
-        return Begin(begin=begin, parent=found)
-    named = found.missing if found.gtid_set else ""
-    return Begin(begin=begin, parent=replace(found, join="gap", missing=named, unlogged=True))
+    origin = _gap(known_end, begin, _parsed(before(begin), known_end.lineage.flavour)).parent
+    assert origin is not None  # noqa: S101 - it has the known end
+    if aborted and origin.join == "exact":
+        return Begin(begin=begin, parent=origin)
+    named = origin.missing if origin.gtid_set else ""
+    return Begin(begin=begin, parent=replace(origin, join="gap", missing=named, unlogged=True))
 
 
 def _gap(known_end: KnownEnd, begin: BinlogName, previous: Gtids | None) -> Begin:
@@ -337,9 +337,9 @@ def _shares_own(known_end: KnownEnd, executed: Gtids) -> bool:
     if isinstance(executed, GtidSet) and isinstance(known_end.gtids, GtidSet):
         return any(uuid == own.lower() for uuid, _, _ in (known_end.gtids & executed).runs())
     if isinstance(executed, MariadbGtidList) and isinstance(known_end.gtids, MariadbGtidList):
-        there = {(domain, server) for domain, server, _ in executed.gtids()}
+        pairs = {(domain, server) for domain, server, _ in executed.gtids()}
         return any(
-            own.startswith(f"{server:08x}-") and (domain, server) in there
+            own.startswith(f"{server:08x}-") and (domain, server) in pairs
             for domain, server, _ in known_end.gtids.gtids()
         )
     return False
@@ -366,21 +366,23 @@ def successor(
     """
     oldest = listed[0].name
     whole = executed is not None and has(executed, known_end.gtids)
-    found = parent(known_end, "exact") if whole else cut(executed) if executed is not None else None
+    origin = (
+        parent(known_end, "exact") if whole else cut(executed) if executed is not None else None
+    )
     if known_end.goes_back:
-        found = None
-    if found is None or not found.gtid_set:
+        origin = None
+    if origin is None or not origin.gtid_set:
         return Begin(begin=oldest, parent=parent(known_end, "unknown"))
-    known = parse(found.gtid_set, known_end.lineage.flavour)
+    known = parse(origin.gtid_set, known_end.lineage.flavour)
     previous: Gtids | None = None
     for row in reversed(listed):
         previous = _parsed(before(row.name), known_end.lineage.flavour)
         if previous is not None and previous <= known:
-            return Begin(begin=row.name, parent=found)
+            return Begin(begin=row.name, parent=origin)
     if previous is None:
-        return Begin(begin=oldest, parent=replace(found, join="unknown"))
+        return Begin(begin=oldest, parent=replace(origin, join="unknown"))
     missing = _difference(previous, known)
-    return Begin(begin=oldest, parent=replace(found, join="gap", missing=missing))
+    return Begin(begin=oldest, parent=replace(origin, join="gap", missing=missing))
 
 
 def _parsed(text: str | None, flavour: Flavour) -> Gtids | None:

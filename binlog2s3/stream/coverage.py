@@ -84,7 +84,7 @@ class Coverage:
                 self.until = None
             if not is_read:
                 return
-            self._seen = [(place, at) for place, at in self._seen if at <= position.asked_at]
+            self._seen = [(earlier, at) for earlier, at in self._seen if at <= position.asked_at]
             self._seen.append((position.place, position.settled_at))
             if len(self._seen) > _MOST_STATES:  # nothing uploaded for hours: keep every other
                 del self._seen[1::2]
@@ -151,8 +151,8 @@ class Coverage:
 
     def _claim(self) -> None:
         known = self._known.get(self._following)
-        here = FilePosition(self._following, known.position.offset if known else 0)
-        passed = [at for place, at in self._seen if place <= here]
+        reached = FilePosition(self._following, known.position.offset if known else 0)
+        passed = [at for position, at in self._seen if position <= reached]
         if passed:
-            self._seen = [(place, at) for place, at in self._seen if place > here]
+            self._seen = [(position, at) for position, at in self._seen if position > reached]
             self.until = max([*passed, self.until or passed[0]])

@@ -143,13 +143,13 @@ def _parts_to_chunk(observed: Observed, held: Held, limits: Limits) -> Iterator[
     that has chunks gets more of them, so that each part is durable at once and not only when the
     upload is completed.
     """
-    copies = observed.copies and bool(held.there)
+    copies = observed.copies and bool(held.all_chunks)
     if not observed.chunked or (observed.closed and not copies):
         return
-    there, least = held.there, limits.full_chunk
-    for part in limits.grid.parts(observed.size, there.first(least)):
+    chunks, least = held.all_chunks, limits.full_chunk
+    for part in limits.grid.parts(observed.size, chunks.first(least)):
         in_upload = observed.closed and part.number in held.parts and not observed.pressed
-        if part.full and not in_upload and not there.cover(part.begin, part.end, least):
+        if part.full and not in_upload and not chunks.cover(part.begin, part.end, least):
             yield part
 
 
@@ -163,7 +163,7 @@ def _merge(observed: Observed, held: Held, grid: Grid) -> Merge | None:
 
 def _flush(observed: Observed, held: Held, grid: Grid) -> Flush | None:
     """The small chunk that is due after the durable bytes; None if there is none."""
-    durable = held.there.end
+    durable = held.all_chunks.end
     if not observed.due or observed.size <= durable:
         return None
     part = grid.at(durable)

@@ -58,11 +58,11 @@ class Look(_Action):
     """Ask the store what it has."""
 
     def request(self, job: "Job") -> Request:
-        place, track = job.place, job.track
+        remote, track = job.remote, job.track
         is_new = not (job.is_failing or job.held.chunks)
-        if is_new and track.closed and track.size < place.grid.length(1):
-            return place.look_at_chunks
-        return partial(place.look, place.wanted())
+        if is_new and track.closed and track.size < remote.grid.length(1):
+            return remote.look_at_chunks
+        return partial(remote.look, remote.wanted())
 
     def learned(self, held: Held, answer: Held) -> Held:
         known = answer.listed.all & held.chunks.all
@@ -82,7 +82,7 @@ class Compare(_Action):
     read: bool = False
 
     def request(self, job: "Job") -> Request:
-        return partial(job.place.compare, self.chunks, read=self.read)
+        return partial(job.remote.compare, self.chunks, read=self.read)
 
     def learned(self, held: Held, answer: Compared) -> Held:
         others = held.without(self.chunks)
@@ -151,7 +151,7 @@ class DeleteChunks(_Action):
     chunks: frozenset[Chunk]
 
     def request(self, job: "Job") -> Request:
-        return partial(job.place.delete_chunks, self.chunks)
+        return partial(job.remote.delete_chunks, self.chunks)
 
     def learned(self, held: Held, answer: object) -> Held:  # noqa: ARG002 - it says: done
         return held.without(self.chunks)
@@ -166,12 +166,12 @@ class PutWhole(_Action):
     """
 
     def request(self, job: "Job") -> Request:
-        place, is_first = job.place, not job.is_failing
-        return lambda: (place.put_whole(), is_first)
+        remote, is_first = job.remote, not job.is_failing
+        return lambda: (remote.put_whole(), is_first)
 
     def learned(self, held: Held, answer: tuple[bool, bool]) -> Held:
         verified, is_first = answer
-        cleared = is_first and not held.there
+        cleared = is_first and not held.all_chunks
         return replace(held, object_there=True, verified=verified, cleared=cleared)
 
 
@@ -182,7 +182,7 @@ class CreateUpload(_Action):
     copying: bool = False
 
     def request(self, job: "Job") -> Request:
-        return partial(job.place.create_upload, copying=self.copying)
+        return partial(job.remote.create_upload, copying=self.copying)
 
     def learned(self, held: Held, answer: str) -> Held:
         return replace(held, upload_id=answer, parts={}, offered={})
@@ -196,7 +196,7 @@ class TakeUp(_OfPart):
 
     def request(self, job: "Job") -> Request:
         crc64 = job.track.digest.part_crc64(self.part)
-        return partial(job.place.is_ours, self.info, self.part, crc64)
+        return partial(job.remote.is_ours, self.info, self.part, crc64)
 
     def learned(self, held: Held, answer: bool) -> Held:
         offered = {at: info for at, info in held.offered.items() if at != self.part.number}
@@ -214,7 +214,7 @@ class PutPart(_OfPart):
 
     def request(self, job: "Job") -> Request:
         crc64 = job.track.digest.part_crc64(self.part)
-        return partial(job.place.put_part, job.held.upload_id or "", self.part, crc64)
+        return partial(job.remote.put_part, job.held.upload_id or "", self.part, crc64)
 
     def learned(self, held: Held, answer: PartInfo) -> Held:
         return replace(held, parts={**held.parts, self.part.number: answer})
@@ -227,7 +227,7 @@ class CopyPart(_OfPart):
     chunk: Chunk
 
     def request(self, job: "Job") -> Request:
-        return partial(job.place.copy_part, job.held.upload_id or "", self.part, self.chunk)
+        return partial(job.remote.copy_part, job.held.upload_id or "", self.part, self.chunk)
 
     def learned(self, held: Held, answer: PartInfo) -> Held:
         return replace(held, parts={**held.parts, self.part.number: answer})
@@ -241,7 +241,7 @@ class Complete(_Action):
 
     def request(self, job: "Job") -> Request:
         parts = [info for _, info in sorted(job.held.parts.items())]
-        return partial(job.place.complete, job.held.upload_id or "", parts)
+        return partial(job.remote.complete, job.held.upload_id or "", parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class Verify(_Action):
     teaches: ClassVar = {"verified": True}
 
     def request(self, job: "Job") -> Request:
-        return job.place.verify
+        return job.remote.verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class PutEntry(_Action):
     teaches: ClassVar = {"entry_there": True}
 
     def request(self, job: "Job") -> Request:
-        return job.place.put_entry
+        return job.remote.put_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class Clear(_Action):
     teaches: ClassVar = {"cleared": True}
 
     def request(self, job: "Job") -> Request:
-        return job.place.clear
+        return job.remote.clear
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ class Job:
     """
 
     track: Track
-    place: RemoteBinlog
+    remote: RemoteBinlog
     coverage: Coverage
     held: Held = field(default_factory=lambda: Held(asked=False))
     known_since: dict[Chunk, float] = field(default_factory=dict)
@@ -408,16 +408,21 @@ class Job:
     @property
     def longest_failing(self) -> Failing | None:
         """The failing request that is longest without success; None if none fails."""
-        return min(self.failing.values(), key=lambda one: one.since, default=None)
+        return min(self.failing.values(), key=lambda failing: failing.since, default=None)
 
     def failed(self, action: Action, error: StoreError, now: float) -> Failing:
         """Note a failure. What fails for longest is tried alone: see `may_be_tried`."""
-        one = self.failing.setdefault(action.subject, Failing(now))
-        one.failures += 1
-        one.at, one.passes, one.error, one.hint = now, error.transient, str(error), error.hint
-        one.sent_bytes = error.sent_bytes
+        failing = self.failing.setdefault(action.subject, Failing(now))
+        failing.failures += 1
+        failing.at, failing.passes, failing.error, failing.hint = (
+            now,
+            error.transient,
+            str(error),
+            error.hint,
+        )
+        failing.sent_bytes = error.sent_bytes
         self.in_vain.add(error.sent_bytes, now)
-        return one
+        return failing
 
     def succeeded(self, action: Action) -> None:
         """Note that a request succeeded: what failed of the same bytes does not fail any more."""
@@ -490,7 +495,7 @@ class Job:
             return False
         if not isinstance(action, PutPart | PutChunk | PutWhole):
             return True
-        parts = [one for one in self.failing if isinstance(one, int)]
+        parts = [number for number in self.failing if isinstance(number, int)]
         if parts and subject != parts[0]:
             return False
         return not (parts and any(isinstance(a, PutPart | PutChunk) for a in self.flying))
@@ -512,7 +517,7 @@ class Job:
         """Whether there may be checked bytes that are neither in chunks nor archived."""
         if not self.held.asked:
             return self.track.size > 0
-        return not self.held.object_there and self.track.size > self.held.there.end
+        return not self.held.object_there and self.track.size > self.held.all_chunks.end
 
     @property
     def unsaved_bytes(self) -> int:
@@ -520,12 +525,12 @@ class Job:
         if not self.held.asked:
             known = max(self.track.floor, self.held.chunks.end)
         else:
-            known = self.track.size if self.held.object_there else self.held.there.end
+            known = self.track.size if self.held.object_there else self.held.all_chunks.end
         return max(0, self.track.size - known)
 
     def continues_at(self, floor: int) -> None:
         """Begin the next flush there: the chunks have what comes before it."""
-        part, track = self.place.grid.at(floor), self.track
+        part, track = self.remote.grid.at(floor), self.track
         if part.begin in track.sums:
             self.flushes = Flushes(part.begin, floor)
             self._marks[floor] = Mark(floor, track.crc64_between(part.begin, floor))
@@ -565,7 +570,7 @@ class Job:
         if chunk is None:
             return None
         self.sent_bytes += chunk.size
-        return partial(self.place.put_chunk, chunk)
+        return partial(self.remote.put_chunk, chunk)
 
     def learn(self, action: Action, answer: Any, now: float) -> None:
         """Note the answer to a request."""
@@ -601,7 +606,7 @@ class Job:
             if now - self._snapshot_at >= interval:
                 self.remember(now)
             return Chunk(part.begin, part.end, digest.part_crc64(part))
-        part = self.place.grid.at(action.begin)
+        part = self.remote.grid.at(action.begin)
         if action.end == part.end:
             mark: Mark | None = Mark(part.end, digest.part_crc64(part))
         elif isinstance(action, Flush) and digest.mark.offset == action.end:
@@ -618,7 +623,7 @@ class Job:
     def _count_flush(self, action: PutsChunk, chunk: Chunk) -> None:
         """Note where the next flush begins: the store has this chunk."""
         self._waiting_since = None
-        part = self.place.grid.at(chunk.begin)
+        part = self.remote.grid.at(chunk.begin)
         if isinstance(action, Merge):
             if self.flushes.merge == (action.begin, action.end):
                 self.flushes = self.flushes.merged()

@@ -15,17 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.catalog import Catalog, fetch, read
 from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.codec import Document
 from binlog2s3.archive.documents import EntryEnd
 from binlog2s3.archive.evidence import Evidence
-from binlog2s3.archive.parts import Grid, Part
+from binlog2s3.archive.parts import Part
 from binlog2s3.archive.reader import Range, Readable, ranges_of
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import composite_etag, crc64_of_blocks, crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import (
     ArchiveError,
+    DamageError,
     FloorError,
     ForkError,
     ObjectMissingError,
@@ -36,6 +38,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     UploadMissingError,
 )
+from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
 from binlog2s3.store.contract import ObjectVersion, SizedReader
 from binlog2s3.store.requests import blocks_of, crc64_of, digests_of
@@ -74,8 +77,8 @@ class Held:
     named: frozenset[Chunk] = frozenset()
 
     @property
-    def there(self) -> Chunks:
-        """All of its chunks."""
+    def all_chunks(self) -> Chunks:
+        """Those that have our bytes, and those that were not compared yet."""
         return self.chunks.plus(self.listed) if self.listed else self.chunks
 
     def without(self, chunks: frozenset[Chunk]) -> "Held":
@@ -186,7 +189,6 @@ class RemoteBinlog:
         self,
         catalog: Catalog,
         lineage: str,
-        grid: Grid,
         track: Track,
         is_hidden: Callable[[str], bool],
         *,
@@ -196,7 +198,7 @@ class RemoteBinlog:
         self._store = catalog.store
         self._bodies = bodies
         self._is_hidden = is_hidden
-        self.grid = grid
+        self.grid = track.grid
         self._track = track
         self.key = layout.binlog(lineage, track.name)
         self.entry_key = layout.entry(lineage, track.name)
@@ -214,18 +216,18 @@ class RemoteBinlog:
     def look_at_chunks(self) -> Held:
         """Look only what `put_whole` does not show: a key that is there refuses it."""
         refuses = self._store.refuses_replacing
-        found, chunks = both(
+        archived, chunks = both(
             lambda: None if refuses else self._store.head(self.key),
             lambda: Chunks(frozenset(_list_chunks(self._store, self._chunks))),
         )
-        return Held(object_there=found is not None, listed=chunks)
+        return Held(object_there=archived is not None, listed=chunks)
 
     def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Held:
         """Look what is there. Of several unfinished uploads, take that with most of our parts.
 
         Its chunks are `listed` and its parts `offered`: some may have other bytes than ours.
         """
-        found, (uploads, chunks) = both(
+        archived, (uploads, chunks) = both(
             partial(self._store.head, self.key),
             partial(
                 both,
@@ -235,7 +237,7 @@ class RemoteBinlog:
         )
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
         most = (0, 0)
-        for upload_id in () if found else uploads:
+        for upload_id in () if archived else uploads:
             try:
                 parts = tuple(self._store.list_parts(self.key, upload_id))
             except UploadMissingError:
@@ -245,7 +247,7 @@ class RemoteBinlog:
             if best[0] is None or (same, len(parts)) > most:
                 best, most = (upload_id, parts), (same, len(parts))
         return Held(
-            object_there=found is not None,
+            object_there=archived is not None,
             upload_id=best[0],
             offered={info.number: info for info in best[1]},
             listed=chunks,
@@ -286,12 +288,12 @@ class RemoteBinlog:
                 same.add(chunk)
                 continue
             key, upto = self.chunk_key(chunk), min(chunk.end, self._track.size)
-            there, crc64 = self._crc64_there(chunk, upto)
-            if there != chunk.crc64:
-                there, crc64 = self._crc64_there(chunk, upto)
-            if ours and there == chunk.crc64:
+            whole, crc64 = self._crc64_there(chunk, upto)
+            if whole != chunk.crc64:
+                whole, crc64 = self._crc64_there(chunk, upto)
+            if ours and whole == chunk.crc64:
                 same.add(chunk)
-            elif there != chunk.crc64:
+            elif whole != chunk.crc64:
                 _log.warning("deleted: it does not hold what its name says", key=key)
                 self.delete_chunks([chunk])
             elif beyond and not self._track.closed and self._crc64_of(chunk.begin, upto) == crc64:
@@ -335,8 +337,8 @@ class RemoteBinlog:
         if info.etag.strip('"') == self.md5(part).hex():
             return info
         # With KMS an ETag is not an MD5 and proves nothing. The store's checksum of the chunk does.
-        there = self._store.head(key)
-        crc64 = there.crc64 if there is not None else None
+        stored = self._store.head(key)
+        crc64 = stored.crc64 if stored is not None else None
         if crc64 is None:
             crc64 = crc64_of_blocks(self._store.open(key, 0, chunk.size))
         if crc64 != chunk.crc64:
@@ -435,10 +437,10 @@ class RemoteBinlog:
     def _read_back(self, begin: int, end: int, crc64: int) -> _ReadBack:
         gone = self._gone(begin, end)
         try:
-            there = self._readable()
+            readable = self._readable()
         except ArchiveError as error:
             raise gone from error
-        return _ReadBack(end - begin, crc64, lambda: self._ours(begin, end, there), gone)
+        return _ReadBack(end - begin, crc64, lambda: self._ours(begin, end, readable), gone)
 
     def _gone(self, begin: int, end: int) -> FloorError:
         return FloorError(
@@ -453,8 +455,8 @@ class RemoteBinlog:
         if part not in md5s:
             # an MD5 of changed bytes would agree with an object of the changed bytes
             piece = self._checked(part.begin, part.end, crc64)
-            found, md5 = digests_of(piece)
-            if found != crc64:
+            read_crc64, md5 = digests_of(piece)
+            if read_crc64 != crc64:
                 raise _changed(piece, self._track.path)
             md5s[part] = md5
         return md5s[part]
@@ -498,7 +500,7 @@ class RemoteBinlog:
             at += len(block)
         return crc64
 
-    def _ours(self, begin: int, end: int, there: Readable) -> Iterator[bytes]:
+    def _ours(self, begin: int, end: int, readable: Readable) -> Iterator[bytes]:
         """Bytes [begin, end): from the bucket what is below the floor, the rest from the spool.
 
         Raises FloorError if the bucket does not have them any more.
@@ -506,7 +508,7 @@ class RemoteBinlog:
         floor = self._track.floor
         if begin < floor:
             try:
-                yield from there.blocks(begin, min(end, floor))
+                yield from readable.blocks(begin, min(end, floor))
             except ArchiveError as error:
                 raise self._gone(begin, end) from error
         if floor < end:
@@ -514,12 +516,12 @@ class RemoteBinlog:
 
     def _readable(self) -> Readable:
         """Lists chunks first, so that a binlog that another writer archives meanwhile is found."""
-        open_one = self._in_chunks()
-        there = self._store.head(self.key)
-        if there is None:
-            return open_one
-        whole = Range(self.key, 0, there.size, there.last_modified)
-        return replace(open_one, state="archived", ranges=(whole,), again=self._readable)
+        in_chunks = self._in_chunks()
+        archived = self._store.head(self.key)
+        if archived is None:
+            return in_chunks
+        whole = Range(self.key, 0, archived.size, archived.last_modified)
+        return replace(in_chunks, state="archived", ranges=(whole,), again=self._readable)
 
     def _in_chunks(self) -> Readable:
         return Readable(
@@ -565,13 +567,18 @@ class Plants:
 
     def in_lineage(self, lineage: str) -> bool:
         """Whether there was anything of a lineage that is to be new."""
-        found = self._kept(f"{self._layout.archive}{lineage}/")
-        return self._told(found)
+        versions = self._kept(f"{self._layout.archive}{lineage}/")
+        return self._told(versions)
 
     def turns(self, after: int) -> frozenset[int]:
         """The numbers of turns after this one that were used before."""
-        found = {one: self._layout.turn_number(one.key) for one in self._kept(self._layout.turns)}
-        numbers = {one: number for one, number in found.items() if number and number > after}
+        versions = {
+            version: self._layout.turn_number(version.key)
+            for version in self._kept(self._layout.turns)
+        }
+        numbers = {
+            version: number for version, number in versions.items() if number and number > after
+        }
         self._told([*numbers])
         return frozenset(numbers.values())
 
@@ -580,15 +587,19 @@ class Plants:
 
         What is older than the document that is always written before it is not in question.
         """
-        found = [one for one in self._of(key) if one.size is not None]
-        if not self._told(found):
+        versions = [version for version in self._of(key) if version.size is not None]
+        if not self._told(versions):
             return False
         before = Evidence(self._store, self._layout.sources).before(key)
-        put = [one.at for one in self._of(before) if one.size is not None] if before else []
-        return not put or any(one.at >= min(put) for one in found)
+        put = (
+            [version.at for version in self._of(before) if version.size is not None]
+            if before
+            else []
+        )
+        return not put or any(version.at >= min(put) for version in versions)
 
     def _of(self, key: str) -> list[ObjectVersion]:
-        return [one for one in self._kept(key) if one.key == key]
+        return [version for version in self._kept(key) if version.key == key]
 
     def _kept(self, prefix: str) -> list[ObjectVersion]:
         try:
@@ -606,18 +617,37 @@ class Plants:
                 )
             return []
 
-    def _told(self, found: list[ObjectVersion]) -> bool:
+    def _told(self, kept: list[ObjectVersion]) -> bool:
         """Log each of these keys once; whether there are any."""
-        for key in sorted({one.key for one in found} - self.planted)[:_MOST_SHOWN]:
-            versions = [str(one) for one in found if one.key == key]
+        for key in sorted({version.key for version in kept} - self.planted)[:_MOST_SHOWN]:
+            versions = [str(version) for version in kept if version.key == key]
             _log.warning(
                 "somebody wrote under this key before the streamer did",
                 key=key,
                 versions=", ".join(versions[:_MOST_SHOWN]),
                 hint="who has keys of this bucket? docs/guides/bucket.md",
             )
-        self.planted |= {one.key for one in found}
-        return bool(found)
+        self.planted |= {version.key for version in kept}
+        return bool(kept)
+
+
+def read_archived(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
+    """Read an archived binlog that has no entry; None if there is none.
+
+    Raises ArchiveError if it has damage, or is not whole.
+    """
+    info = store.head(key)
+    if info is None:
+        return None
+    reading = BinlogReading(name)
+    try:
+        for block in store.open(key, 0, info.size):
+            reading.feed(memoryview(block), us_of(info.last_modified))
+    except DamageError as error:
+        raise ArchiveError(f"its bytes are damaged: {error}") from error
+    if not info.size or reading.size != info.size:
+        raise ArchiveError(f"its last event ends at {reading.size} of {info.size} bytes")
+    return reading
 
 
 def put_entry(
@@ -712,15 +742,15 @@ def _uploads(store: Store, key: str) -> list[str]:
 
 def _list_chunks(store: Store, prefix: str) -> dict[Chunk, datetime]:
     """The chunks of a binlog, and when each was put."""
-    found: dict[Chunk, datetime] = {}
+    chunks: dict[Chunk, datetime] = {}
     for info in store.list(prefix):
         try:
             chunk = Chunk.parse(info.key.removeprefix(prefix))
         except ValueError:
             continue
         if chunk.size == info.size:
-            found[chunk] = info.last_modified
-    return found
+            chunks[chunk] = info.last_modified
+    return chunks
 
 
 def where_absent(write: Callable[[bool], T]) -> T:
@@ -730,6 +760,22 @@ def where_absent(write: Callable[[bool], T]) -> T:
     except UnsupportedError as error:
         _log.recurring("the store knows no conditions, writing without", error=error)
         return write(False)
+
+
+def put_once(store: Store, key: str, document: Document) -> bool:
+    """Write a document that nothing replaces; False if it was there already, as an answer was lost.
+
+    Raises PreconditionError if there is another one, ArchiveError if it could not be read again.
+    """
+    data = document.to_json()
+    document.from_json(data, key)
+    try:
+        where_absent(lambda absent: store.put(key, data, if_absent=absent, kept=True))
+    except PreconditionError:
+        if fetch(store, key, document.MOST) != data:
+            raise
+        return False
+    return True
 
 
 def _changed(piece: Body, path: Path | None) -> SpoolError:

@@ -127,9 +127,9 @@ class Reporter:
         """The measurements that state and troubles follow from."""
         now, source_state = self._clock(), self._watch.source_state
         at, reached = source_state.position, self._runs.reached()
-        place = at.place if at is not None else None
+        server_at = at.place if at is not None else None
         self._answered_at = max(self._answered_at, source_state.position_at)
-        ahead = place is not None and (reached is None or reached < place)
+        ahead = server_at is not None and (reached is None or reached < server_at)
         paused = self._runs.pressure.paused
         self._ahead_since = (self._ahead_since or now) if ahead and not paused else None
         self._paused_since = (self._paused_since or now) if paused else None
@@ -155,8 +155,8 @@ class Reporter:
             child_gone=now - self._running_at,
             child_error=child_error[1] if child_error else "",
             unread=not (self._has_run or paused),
-            idle=place is not None and reached == place and not due,
-            behind=due > self._config.s3.part_size or self._behind(reached, place),
+            idle=server_at is not None and reached == server_at and not due,
+            behind=due > self._config.s3.part_size or self._behind(reached, server_at),
             source_error=str(source_state.error or ""),
             source_hint=getattr(source_state.error, "hint", ""),
             source_silent=now - self._answered_at,
@@ -184,12 +184,12 @@ class Reporter:
         """Seconds since the later of the two; 0 if `begun` is None."""
         return 0.0 if begun is None else now - max(begun, later or begun)
 
-    def _behind(self, reached: FilePosition | None, place: FilePosition | None) -> bool:
-        if reached is None or place is None:
+    def _behind(self, reached: FilePosition | None, server_at: FilePosition | None) -> bool:
+        if reached is None or server_at is None:
             return False
         return (
-            reached.binlog < place.binlog
-            or place.offset - reached.offset > self._config.s3.part_size
+            reached.binlog < server_at.binlog
+            or server_at.offset - reached.offset > self._config.s3.part_size
         )
 
     def status(self) -> Status:
@@ -302,15 +302,15 @@ class Reporter:
             else None
         )
         # commit times are by the source's clock
-        there = datetime.now(UTC)
+        source_now = datetime.now(UTC)
         if at is not None:
-            there = at.asked_at + timedelta(seconds=now - source_state.position_at)
+            source_now = at.asked_at + timedelta(seconds=now - source_state.position_at)
         oldest = uploading.oldest_commit_us if uploading is not None else None
-        here = durable.place if durable is not None else None
+        durable_to = durable.place if durable is not None else None
         all_durable = (
             at is not None
-            and here is not None
-            and here >= at.place
+            and durable_to is not None
+            and durable_to >= at.place
             and oldest is None
             and not self._tracking.is_behind
             and not source_state.behind
@@ -319,8 +319,8 @@ class Reporter:
         seconds = lag_seconds(
             answer_age=answer_age,
             all_durable=all_durable,
-            covered_age=(there - covered).total_seconds() if covered is not None else None,
-            oldest_commit_age=None if oldest is None else (us_of(there) - oldest) / 1e6,
+            covered_age=(source_now - covered).total_seconds() if covered is not None else None,
+            oldest_commit_age=None if oldest is None else (us_of(source_now) - oldest) / 1e6,
             timing=timing,
         )
         unheard = answer_age is None or answer_age > timing.fresh_seconds
@@ -330,8 +330,8 @@ class Reporter:
             return Lag(seconds=seconds)
         sizes = {row.name: row.size for row in source_state.listed}
         # what was read since then is committed, too
-        place = max(at.place, self._runs.reached() or at.place)
-        behind = lag_bytes(here or FilePosition(coverage.following, 0), place, sizes)
+        server_at = max(at.place, self._runs.reached() or at.place)
+        behind = lag_bytes(durable_to or FilePosition(coverage.following, 0), server_at, sizes)
         waiting = None
         if durable is None or durable.gtid_set:
             lineage = coverage.lineage
@@ -403,15 +403,18 @@ def vanished(
 
     `archived` is ascending. What was pruned has not vanished. Raises StoreError.
     """
-    layout, lineage = catalog.layout, next((one for one in lineages if one.id == id_), None)
+    layout, lineage = (
+        catalog.layout,
+        next((candidate for candidate in lineages if candidate.id == id_), None),
+    )
     if lineage is None:
         key = layout.lineage(id_)
         return key if archived and catalog.store.head(key) is None else ""
     names = [name for name in archived if not lineage.is_below_floor(name)]
     if not names:
         return ""
-    there = Index(catalog, lineage, entries=False).tail(names[0].number - 1).binlogs
-    gone = [name for name in names if name not in there]
+    archived_now = Index(catalog, lineage, entries=False).tail(names[0].number - 1).binlogs
+    gone = [name for name in names if name not in archived_now]
     if gone:  # the source may have ended one later, which was left as chunks
         chunked = catalog.chunked(lineage).chunks
         gone = [name for name in gone if name not in chunked]

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from binlog2s3.archive.catalog import Catalog
@@ -20,14 +18,14 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.config.stream import StreamConfig
+from binlog2s3.config.stream import Config, StreamConfig
 from binlog2s3.errors import GapError, SourceError, UncomparedError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, started_at
-from binlog2s3.server.mysqlbinlog import Child, Tool, find, refuse_unguarded
+from binlog2s3.server.mysqlbinlog import Tool, find, refuse_unguarded
 from binlog2s3.server.omissions import came_in, omissions
 from binlog2s3.stream.archive_end import archive_end, known_end_of_archive
-from binlog2s3.stream.compare import Common, Finder, cut, prove
+from binlog2s3.stream.compare import Common, Finder, cut
 from binlog2s3.stream.continuation import (
     Begin,
     Contradicts,
@@ -41,7 +39,7 @@ from binlog2s3.stream.continuation import (
     successor,
     unservable,
 )
-from binlog2s3.stream.spool import Spool, SpoolRun
+from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Overlap
 
 _log = Log("resume")
@@ -104,23 +102,21 @@ class Resumption:
     """Finds where the next run begins.
 
     Its probes run in the spool, in directories that are discarded; without one, it compares nothing
-    and raises UncomparedError. A track that it reads from the bucket has the `grid` of the uploads.
+    and raises UncomparedError.
 
     It may take long, as whole binlogs may be compared: `stop` ends that.
     """
 
     def __init__(
         self,
-        config: StreamConfig,
-        mysqlbinlog: Path | None,
-        grid: Grid,
+        config: Config,
         catalog: Catalog,
         spool: Spool | None,
         stop: threading.Event,
     ) -> None:
-        self.config = config
-        self._mysqlbinlog = mysqlbinlog
-        self.grid = grid
+        self.config = config.stream
+        self._mysqlbinlog = config.mysql.mysqlbinlog
+        self.grid = Grid(config.s3.part_size)
         self.catalog = catalog
         self.spool = spool
         self.stop = stop
@@ -300,11 +296,11 @@ class Continuation:
         executed = self.server.executed() if plain.facts.flavour == "mariadb" else None
         if not acceptable(known_end, executed):
             return None  # as after a reset; no binlog needs to be read for that
-        found = self._successor(executed)
-        origin, names = found.parent, [row.name for row in plain.listed]
+        successor = self._successor(executed)
+        origin, names = successor.parent, [row.name for row in plain.listed]
         if origin is None or origin.join != "exact":
             return None
-        if not finder.has_end(origin, names, found.begin):
+        if not finder.has_end(origin, names, successor.begin):
             return None
         _log.warning(
             "another server with the same server_id and gtid_domain_id: it has the archive's "
@@ -313,7 +309,7 @@ class Continuation:
             lineage=known_end.lineage.id,
             hint="give each node of a cluster a gtid_domain_id of its own",
         )
-        return found
+        return successor
 
     def _apart(self, common: Common | None) -> Course:
         plain, known_end = self.plain, self.known_end
@@ -362,44 +358,28 @@ class Continuation:
 
     def _finder(self, spool: Spool) -> Finder:
         """Compares this server with the lineage."""
-        facts, tool = self.plain.facts, self.plain.tool
-
-        def start(run: SpoolRun, name: BinlogName) -> Child:
-            return Child(
-                tool,
-                self.server.login(),
-                server_id=0,
-                directory=run.directory,
-                binlog=name,
-                one_binlog=True,
-                tls=facts.tls,
-                on_line=lambda line: _log.info("mysqlbinlog says", line=line),
-            )
-
-        def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
-            return spool.started(facts.uuid, name, 4, partial(start, name=name))
-
         return Finder(
             self.resumption.catalog,
             self.known_end.lineage,
-            probe=probe,
-            discard=spool.discard,
+            server=self.server,
+            facts=self.plain.facts,
+            tool=self.plain.tool,
+            spool=spool,
             stop=self.resumption.stop,
-            prove=partial(prove, self.server, facts.uuid),
         )
 
     def _others(self, uuid: str) -> Sequence[KnownEnd]:
         """Where the lineages of this server end, the newest first."""
         catalog, grid = self.resumption.catalog, self.resumption.grid
-        ours = [one for one in catalog.lineages() if one.server_uuid == uuid]
+        ours = [other for other in catalog.lineages() if other.server_uuid == uuid]
         return [
             known_end_of_archive(catalog, archive_end(catalog, lineage), grid)
             for lineage in reversed(ours)
         ]
 
     def _cut(self, executed: Gtids) -> Parent | None:
-        found = cut(self.resumption.catalog, self.known_end.lineage, executed)
-        return parent(self.known_end, "exact", at=found) if found is not None else None
+        position = cut(self.resumption.catalog, self.known_end.lineage, executed)
+        return parent(self.known_end, "exact", at=position) if position is not None else None
 
 
 def _with_grown(plain: NextRun, lineage: Lineage) -> tuple[str, ...] | None:

@@ -193,11 +193,11 @@ class Memory:
             failures += 1  # until the run has brought something
         return replace(self, state=NEXT[self.state, event], failures=failures)
 
-    def asked_at(self, place: FilePosition | None) -> "Memory":
+    def asked_at(self, position: FilePosition | None) -> "Memory":
         """The source was asked how to continue here. The doubt is answered."""
-        if place is None or place == self.at:
+        if position is None or position == self.at:
             return replace(self, doubt=None)
-        return replace(self, doubt=None, at=place, refusals=0, stalls=0)
+        return replace(self, doubt=None, at=position, refusals=0, stalls=0)
 
     def learned(self, error: Exception, seen: BeingRead | None) -> "Memory":
         """What an error teaches, in any state; for what was read see `Runs`.
@@ -318,11 +318,11 @@ class Run:
         what `Tailer.pump` raises.
         """
         tailer = self.tailer
-        place, count = tailer.place, tailer.read_bytes
+        progress, count = tailer.progress, tailer.read_bytes
         if tailer.current is not None:
             for offset in accepted(tailer.current.name):
                 tailer.current.scanner.accept(offset)
-        read = bool(tailer.pump()) or tailer.place != place
+        read = bool(tailer.pump()) or tailer.progress != progress
         if tailer.read_bytes != count:
             self.moved = time.monotonic()
         return read
@@ -351,8 +351,8 @@ class Run:
     def received(self) -> tuple[int, bytes]:
         """What has come of the first MOST_BYTES of the first binlog, and from which offset on."""
         name = self.next_run.begin
-        path, there = self.run.directory / str(name), self.run.file_of(name)
-        begin, at = (there.begin, there.at) if there is not None else (0, 0)
+        path, spooled = self.run.directory / str(name), self.run.file_of(name)
+        begin, at = (spooled.begin, spooled.at) if spooled is not None else (0, 0)
         with as_spool_error(path), path.open("rb") as file:
             file.seek(at)
             return begin, file.read(max(0, MOST_BYTES - begin))
@@ -366,7 +366,7 @@ class Run:
             # A run may last for months: what has left the spool is forgotten, but for the binlog
             # that was handed on last, and the one that is open.
             older, newest = self.fresh[:-2], self.fresh[-2:]
-            self.fresh = [track for track in older if track.is_there] + newest + new
+            self.fresh = [track for track in older if track.is_spooled] + newest + new
         return new
 
     def look_after(self, watch: Watch, limit_seconds: float, patience: int) -> None:
@@ -393,8 +393,10 @@ class Run:
                 transient=True,
             )
         current, at = self.tailer.current, source_state.position
-        here = FilePosition(current.name, current.scanner.position) if current is not None else None
-        has_all = here is not None and at is not None and at.place <= here
+        read_to = (
+            FilePosition(current.name, current.scanner.position) if current is not None else None
+        )
+        has_all = read_to is not None and at is not None and at.place <= read_to
         if (self.tailer.settled and (at is None or has_all)) or (
             at is None and source_state.error is not None
         ):
@@ -415,14 +417,14 @@ class Run:
         Discards a run that read nothing new. Cuts off an incomplete event at the end: the next run
         reads it again.
         """
-        here = self.run.directory
-        if here.exists():
-            if last is not None and _is_in(last, here) and not last.gained:
+        directory = self.run.directory
+        if directory.exists():
+            if last is not None and _is_in(last, directory) and not last.gained:
                 last.segments = last.segments[:-1]
             tracks = [*self.fresh, *([last] if last is not None else [])]
-            if not any(track.lies_in(here) for track in tracks):
+            if not any(track.lies_in(directory) for track in tracks):
                 spool.discard(self.run)
-        if last is not None and _is_in(last, here):
+        if last is not None and _is_in(last, directory):
             segment = last.segments[-1]
             spool.cut(segment.path, segment.at + last.size - segment.begin)
 
@@ -694,13 +696,13 @@ class Runs:
             with self._connect() as server:
                 return ask(server)
 
-        found = unless(
+        answer = unless(
             self._stop.is_set,
             asked,
             name="ask",
             meanwhile=lambda: self.work(_POLL_SECONDS),
         )
-        if found is None or self._stop.is_set():  # then nothing was compared to its end
+        if answer is None or self._stop.is_set():  # then nothing was compared to its end
             raise SourceError("not waited for the server's answer: stopping", transient=True)
         if self.memory.doubt is not doubt:
             raise SourceError(
@@ -708,7 +710,7 @@ class Runs:
                 hint="it is asked again",
                 transient=True,
             )
-        return found
+        return answer
 
     def _ask(self) -> NextRun:
         known_end, doubt = self._tracking.end, self.memory.doubt

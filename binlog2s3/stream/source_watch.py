@@ -133,13 +133,13 @@ class Watch:
         Its own thread calls this, because a resolver may take a minute.
         """
         host, before = self._server.host, self._addresses
-        found = addresses(host)
-        if not found or found == {host}:  # nobody knows it, or it is no name
+        resolved = addresses(host)
+        if not resolved or resolved == {host}:  # nobody knows it, or it is no name
             return
-        self._addresses = found
-        if found == before:
+        self._addresses = resolved
+        if resolved == before:
             return
-        if before and (new := found - before):
+        if before and (new := resolved - before):
             address = ", ".join(sorted(new))
             _log.recurring("the server's name leads to another address", host=host, address=address)
         self._moved.set()

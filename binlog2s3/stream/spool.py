@@ -50,18 +50,22 @@ PROBE = "probe"
 Rank = tuple[int, str]
 """A writer's generation and token; the greatest is the writer."""
 
+_ELSEWHERE = "pass another directory with --spool"
+_FULL = "free space there, but never delete run-*: it may be the only copy"
 _HINTS: Mapping[int, str] = {
-    1: "the spool and what is in it must belong to the user that streams, also if that is root",
-    2: "was it deleted, or its file system unmounted? put it back, or restart: what is missing in "
-    "the bucket is fetched again",
-    13: "this program's user must own the spool directory",
-    17: "something that is not a directory is in its place: name another one with --spool",
-    20: "something that is not a directory is in its place: name another one with --spool",
-    28: "free space on the spool's file system, but never delete run-*: it may be the only copy",
-    22: "somebody else made it: look at it, and remove it",
-    40: "somebody else made it: look at it, and remove it",
-    30: "the spool's file system is mounted read-only",
-    122: "the user's disk quota is exceeded",
+    errno.EPERM: "the spool and what is in it must belong to the user that streams, also if that "
+    "is root",
+    errno.ENOENT: "was it deleted, or its file system unmounted? put it back, or restart: what is "
+    "missing in the bucket is fetched again",
+    errno.EACCES: "this program's user must own the spool directory",
+    errno.EEXIST: f"a file has this name: {_ELSEWHERE}",
+    errno.ENOTDIR: f"a file has this name: {_ELSEWHERE}",
+    errno.ENOSPC: f"{_FULL}; or {_ELSEWHERE}",
+    errno.EDQUOT: f"the user's disk quota is exceeded: {_FULL}; or {_ELSEWHERE}",
+    errno.EINVAL: "somebody else made it: look at it, and remove it",
+    errno.ELOOP: "somebody else made it: look at it, and remove it",
+    errno.EROFS: "its file system is mounted read-only (in a systemd unit: add it to "
+    f"ReadWritePaths=); or {_ELSEWHERE}",
 }
 _RUN_DIRECTORY = re.compile(r"run-(\d{8})T(\d{12})Z-[0-9a-f]{4}")
 P = ParamSpec("P")
@@ -145,14 +149,14 @@ class SpoolRun:
 
     def files(self) -> dict[BinlogName, Path]:
         """The files of the binlogs that are there now, by name."""
-        found = {}
+        files = {}
         with as_spool_error(self.directory), os.scandir(self.directory) as entries:
             for entry in entries:
                 try:
-                    found[BinlogName.parse(entry.name)] = Path(entry.path)
+                    files[BinlogName.parse(entry.name)] = Path(entry.path)
                 except ValueError:
                     continue  # run.json
-        return found
+        return files
 
     def has(self, name: BinlogName) -> bool:
         """Whether the file of this binlog is there now. A backlog makes thousands of files."""
@@ -168,7 +172,6 @@ class SpoolRun:
         path, start = self.directory / str(name), self.start_of(name)
         at: int | None = 0
         with as_spool_error(path):
-            size = path.stat().st_size
             if str(name) in self.freed:
                 at = self.freed[str(name)][1]
             elif start:
@@ -178,7 +181,7 @@ class SpoolRun:
                     at = made_up_size(head, start)
                 except DamageError:
                     at = None
-        return SpoolFile(path, start, at, size) if at is not None else None
+        return SpoolFile(path, start, at) if at is not None else None
 
     def start_of(self, name: BinlogName) -> int:
         """The offset at which its file begins."""
@@ -190,17 +193,17 @@ class SpoolRun:
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """A file of `size` bytes with a binlog's bytes from `begin` on, which begin `at` this place."""
+    """A file with a binlog's bytes from `begin` on, which are in it from the offset `at` on."""
 
     path: Path
     begin: int
     at: int
-    size: int
 
     @property
     def end(self) -> int:
-        """The offset in the binlog at the end of the file; the last event may be incomplete."""
-        return self.begin + max(0, self.size - self.at)
+        """The offset in the binlog at its end, as it is now; the last event may be incomplete."""
+        with as_spool_error(self.path):
+            return self.begin + max(0, self.path.stat().st_size - self.at)
 
     def is_part_of(self, other: "SpoolFile") -> bool:
         """Whether the other file has all bytes of this one. Raises OSError."""
@@ -280,7 +283,7 @@ class Spool:
 
         A directory that is not named like a run is not ours and stays.
         """
-        found = []
+        runs = []
         with as_spool_error(self.directory):
             for path in run_directories(self.directory):
                 with as_spool_error(path):
@@ -289,8 +292,8 @@ class Spool:
                 if run is None:
                     _remove_half_made(path)
                 else:
-                    found.append(run)
-        return found
+                    runs.append(run)
+        return runs
 
     @_alone
     def begin(self, facts: RunFacts) -> SpoolRun:
@@ -330,8 +333,8 @@ class Spool:
         number = int(f"{datetime.now(UTC):%Y%m%d%H%M%S%f}")
         with as_spool_error(self.directory):
             for path in self.directory.iterdir():
-                if found := _RUN_DIRECTORY.fullmatch(path.name):
-                    number = max(number, int("".join(found.groups())) + 1)
+                if match := _RUN_DIRECTORY.fullmatch(path.name):
+                    number = max(number, int("".join(match.groups())) + 1)
         digits = f"{number:020}"
         return f"run-{digits[:8]}T{digits[8:]}Z-{secrets.token_hex(2)}"
 
@@ -422,12 +425,11 @@ class Spool:
             kept: list[SpoolFile] = []
             for copy in sorted(group, key=lambda copy: (copy.begin, -copy.end)):
                 with as_spool_error(copy.path):
-                    if any(copy.is_part_of(other) for other in kept):
-                        freed += copy.size
-                        copy.path.unlink()
-                        sync_directory(copy.path.parent)
-                    else:
-                        kept.append(copy)
+                    is_part = any(copy.is_part_of(other) for other in kept)
+                if is_part:
+                    freed += delete_file(copy.path)
+                else:
+                    kept.append(copy)
         return freed
 
     @_alone
@@ -611,7 +613,8 @@ def _parse_run(directory: Path, data: bytes) -> SpoolRun:
     if not isinstance(floors, dict):
         raise TypeError(f"its floors are {floors!r:.40}")
     freed = {
-        str(name): (_number(one, "offset"), _number(one, "at")) for name, one in floors.items()
+        str(name): (_number(floor, "offset"), _number(floor, "at"))
+        for name, floor in floors.items()
     }
     facts = RunFacts(**{key: document[key] for key in RunFacts.__slots__})
     return SpoolRun(directory, facts, freed)
@@ -650,13 +653,18 @@ def delete_file(path: Path) -> int:
 
 def is_part(path: Path, skip: int, other_path: Path, at: int) -> bool:
     """Whether the bytes of a file after `skip` are in another one at `at`. Raises OSError."""
-    with path.open("rb") as one, other_path.open("rb") as other:
-        one.seek(skip)
-        other.seek(at)
-        while block := one.read(_BLOCK):
-            if block != other.read(len(block)):
+    with path.open("rb") as part, other_path.open("rb") as whole:
+        part.seek(skip)
+        whole.seek(at)
+        while block := part.read(_BLOCK):
+            if block != whole.read(len(block)):
                 return False
     return True
+
+
+def hint_of(error: OSError) -> str:
+    """What to do about an error of the spool's file system."""
+    return _HINTS.get(error.errno or 0, _ELSEWHERE)
 
 
 @contextmanager
@@ -667,6 +675,6 @@ def as_spool_error(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SpoolError(
             f"spool: {path}: {(error.strerror or str(error)).lower()}",
-            hint=_HINTS.get(error.errno or 0, "check --spool"),
+            hint=hint_of(error),
             transient=error.errno in (errno.ENOSPC, errno.EDQUOT),
         ) from error

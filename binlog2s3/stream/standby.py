@@ -90,10 +90,10 @@ class FailureDetector:
         return None
 
     def _follow(self, seen: SeenWriter, now: float) -> None:
-        here = (seen.rank, seen.info)
-        if self._last != here:
+        observed = (seen.rank, seen.info)
+        if self._last != observed:
             self.is_alive = self._last is not None
-            self._last, self._moved_at = here, now
+            self._last, self._moved_at = observed, now
         cut_off = seen.beat is not None and seen.beat.state == "source unreachable"
         if not cut_off:
             self._cut_off_since = None
@@ -296,7 +296,7 @@ class StandbyLoop:
                 file = run.file_of(name)
                 end = file.end if file is not None else run.start_of(name)
                 ends[lineage, name] = max(ends.get((lineage, name), 0), end)
-        return sum(max(0, end - self._durable(*place)) for place, end in ends.items())
+        return sum(max(0, end - self._durable(*binlog)) for binlog, end in ends.items())
 
     def _lineage_of(self, server_uuid: str) -> str:
         """The lineage of a run that ended before it had one: the writer's, if on its server."""
@@ -311,7 +311,11 @@ class StandbyLoop:
             return 1 << 62 if name < last else offset if name == last else 0
         if lineage and lineage not in self._sizes:  # a lineage that nobody writes any more
             try:
-                known = [one for one in self._catalog.lineages([]) if one.id == lineage]
+                known = [
+                    known_lineage
+                    for known_lineage in self._catalog.lineages([])
+                    if known_lineage.id == lineage
+                ]
             except ArchiveError:
                 known = []
             self._sizes[lineage] = self._catalog.sizes(known[0]) if known else {}

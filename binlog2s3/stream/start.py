@@ -35,7 +35,6 @@ from binlog2s3.errors import (
     StoreError,
     UnloggedError,
 )
-from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog
 from binlog2s3.server.login import resolve
@@ -44,7 +43,7 @@ from binlog2s3.store.requests import crc64_of
 from binlog2s3.store.s3 import FileSlice, MendableError, Store
 from binlog2s3.stream.archive_end import archive_end, from_bucket, known_end_of_archive
 from binlog2s3.stream.continuation import KnownEnd, known_end_of, nothing_of
-from binlog2s3.stream.remote import put_entry
+from binlog2s3.stream.remote import put_entry, read_archived
 from binlog2s3.stream.resume import NextRun, Resumption
 from binlog2s3.stream.spool import Spool, SpoolFile, SpoolRun, check_spool
 from binlog2s3.stream.standby import StandbyLoop
@@ -162,9 +161,9 @@ def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> K
     for run in runs:
         if run.facts.lineage is not None or run.facts.position > 4:
             continue
-        found = [track for track in read_run(Tailer(run, grid)) if track.begun]
-        if found and not found[0].scanner.damage and (flavour := found[0].scanner.flavour):
-            lineage = describe(source, run.facts.server_uuid, flavour, found[0])
+        begun = [track for track in read_run(Tailer(run, grid)) if track.begun]
+        if begun and not begun[0].scanner.damage and (flavour := begun[0].scanner.flavour):
+            lineage = describe(source, run.facts.server_uuid, flavour, begun[0])
             return nothing_of(lineage)
     return None
 
@@ -195,13 +194,16 @@ def read_undescribed(catalog: Catalog, end: KnownEnd) -> list[BinlogReading]:
     Stops at a damaged one: it is compared with the source's later. Raises ArchiveError for an
     object that cannot be the next binlog.
     """
-    found: list[BinlogReading] = []
+    undescribed: list[BinlogReading] = []
     while True:
         name = end.following
         key = catalog.layout.binlog(end.lineage.id, name)
-        if catalog.store.head(key) is None:
+        try:
+            binlog = read_archived(catalog.store, key, name)
+        except ArchiveError as error:
+            _log.warning("an archived binlog without an entry is not whole", key=key, error=error,
+                         hint="it is compared with what the source has")  # fmt: skip
             break
-        binlog = read_back(catalog.store, key, name)
         if binlog is None:
             break
         if why := end.contradiction(binlog):
@@ -209,48 +211,27 @@ def read_undescribed(catalog: Catalog, end: KnownEnd) -> list[BinlogReading]:
                 f"{key} cannot be the next binlog of this archive: {why}",
                 hint="if another program put it there, move it away",
             )
-        found.append(binlog)
+        undescribed.append(binlog)
         end = end.after([binlog])
-    return found
+    return undescribed
 
 
-def read_back(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
-    """Read an archived binlog that has no entry; None if the object is not a complete binlog."""
-    info = store.head(key)
-    if info is None:
-        return None
-    size, received_us = info.size, us_of(info.last_modified)
-    reading = BinlogReading(name)
-    try:
-        for block in store.open(key, 0, size):
-            reading.feed(memoryview(block), received_us)
-    except DamageError as error:
-        _log.warning("an archived binlog without an entry has damage", key=key, error=error,
-                     hint="it is compared with what the source has")  # fmt: skip
-        return None
-    if reading.size != size or not size:
-        _log.warning("an archived binlog without an entry is not whole", key=key, size=reading.size,
-                     hint="it is compared with what the source has")  # fmt: skip
-        return None
-    return reading
-
-
-def mend_entries(catalog: Catalog, found: StartState) -> None:
+def mend_entries(catalog: Catalog, begun: StartState) -> None:
     """Write the entries that the last writer had no time to write, from the objects."""
-    for binlog in found.undescribed:
-        lineage = found.lineage.id if found.lineage else ""
+    for binlog in begun.undescribed:
+        lineage = begun.lineage.id if begun.lineage else ""
         put_entry(catalog.store, catalog.layout.entry(lineage, binlog.name), binlog)
         _log.info("entry made from the archived binlog", binlog=binlog.name)
 
 
-def sweep_spool(spool: Spool, found: StartState) -> None:
+def sweep_spool(spool: Spool, begun: StartState) -> None:
     """Delete what an earlier run archived and had no time to delete, and runs without events.
 
     And files that have only bytes below a floor, which the bucket has by checksum.
     """
     names = {name for run in spool.runs() for name in run.files()}
-    ours = [(found.known, found.tracks)] if found.known is not None else []
-    for known, tracks in [*ours, *found.left_behind]:
+    ours = [(begun.known, begun.tracks)] if begun.known is not None else []
+    for known, tracks in [*ours, *begun.left_behind]:
         lineage = known.lineage
         if known.last is not None:  # else all was pruned: what the bucket had of these is unknown
             for name in names:  # this deletes a run with its last file
@@ -264,7 +245,7 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
             if _is_below_floor(file, track)
         ]
         spool.delete(spare)
-    taken = {segment.path.parent for track in found.tracks for segment in track.segments}
+    taken = {segment.path.parent for track in begun.tracks for segment in track.segments}
     for run in spool.runs():
         nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)
         if nobodys or not run.facts.is_proved:
@@ -306,21 +287,21 @@ def adopt(
             continue
         if start := run.start_of(begin):
             if open_track is None or open_track.size < start:
-                found = bucket.instead_of(open_track, whole)
-                if found is not None:
-                    open_track = found
-                    tracks = [*(track for track in tracks if track.closed), found]
+                from_chunks = bucket.instead_of(open_track, whole)
+                if from_chunks is not None:
+                    open_track = from_chunks
+                    tracks = [*(track for track in tracks if track.closed), from_chunks]
             if open_track is not None:
                 later = _extend(run, open_track, start, grid, bucket)
                 open_track.judge({})
                 tracks += _checked(later, end.after(tracks))
             continue
-        those = _checked(read_run(Tailer(run, grid, begin)), whole)
+        from_run = _checked(read_run(Tailer(run, grid, begin)), whole)
         if open_track is not None:
-            if not those or (len(those) == 1 and those[0].size <= open_track.size):
+            if not from_run or (len(from_run) == 1 and from_run[0].size <= open_track.size):
                 continue
             tracks.pop()
-        tracks += those
+        tracks += from_run
     if onward:
         tracks = bucket.onward(tracks, end)
     if tracks and tracks[-1].floor:
@@ -355,11 +336,11 @@ class _Bucket:
         while True:
             closed = [track for track in tracks if track.closed]
             last = tracks[-1] if len(tracks) > len(closed) else None
-            found = self.instead_of(last, end.after(closed))
-            if found is None:
+            chunked = self.instead_of(last, end.after(closed))
+            if chunked is None:
                 return tracks
-            tracks = [*closed, found]
-            if not found.closed:
+            tracks = [*closed, chunked]
+            if not chunked.closed:
                 return tracks
 
     def instead_of(self, track: Track | None, end: KnownEnd) -> Track | None:
@@ -368,20 +349,20 @@ class _Bucket:
         if name in self._read:
             return None
         have = track.size if track is not None and track.name == name else 0
-        there = self._end.next_size if name == self._end.following else None
-        if there is None:
-            there = self._catalog.chunks(self._lineage, name).end
-        if there <= have:
+        size = self._end.next_size if name == self._end.following else None
+        if size is None:
+            size = self._catalog.chunks(self._lineage, name).end
+        if size <= have:
             return None
         self._read.add(name)
         files = _files(self._runs, name)
         sums_at = {have, *(at for file in files for at in (file.begin, file.end))}
-        found = from_bucket(self._catalog, self._lineage, name, self._grid, sums_at)
-        if found is None or found.size <= have or not _checked([found], end):
+        chunked = from_bucket(self._catalog, self._lineage, name, self._grid, sums_at)
+        if chunked is None or chunked.size <= have or not _checked([chunked], end):
             return None
-        if track is not None and have and found.sums[have] != track.digest.crc64:
+        if track is not None and have and chunked.sums[have] != track.digest.crc64:
             return None  # the spool's has other bytes: the chunks are compared with them
-        return found
+        return chunked
 
     def feed(self, track: Track, upto: int) -> bool:
         """Feed a track, which the bucket alone has, with the beginning of an event up to there.
@@ -395,9 +376,9 @@ class _Bucket:
         if track.segments:
             return False
         try:
-            there = self._catalog.binlog(self._lineage, track.name)
-            for block in there.blocks(track.size, upto):
-                track.feed(memoryview(block), there.received_us(track.scanner.position))
+            binlog = self._catalog.binlog(self._lineage, track.name)
+            for block in binlog.blocks(track.size, upto):
+                track.feed(memoryview(block), binlog.received_us(track.scanner.position))
         except (ArchiveError, DamageError) as error:
             _log.warning("left in the spool, to be fetched again", error=f"{track.name}: {error}")
             track.rewind()
@@ -408,8 +389,8 @@ class _Bucket:
 
 def _files(runs: Iterable[SpoolRun], name: BinlogName) -> list[SpoolFile]:
     """The files that these runs have of a binlog."""
-    found = [run.file_of(name) for run in runs if name in run.files()]
-    return [file for file in found if file is not None]
+    files = [run.file_of(name) for run in runs if name in run.files()]
+    return [file for file in files if file is not None]
 
 
 def _is_below_floor(file: SpoolFile, track: Track) -> bool:
@@ -426,9 +407,9 @@ def proved(tracks: Sequence[Track], listed: Iterable[ServerBinlog]) -> tuple[Tra
     That one is compared with the server's, because what came after it may be of another history.
     The last track always stays. `listed` is what the server lists.
     """
-    there = {row.name for row in listed}
+    names = {row.name for row in listed}
     for number, track in enumerate(tracks[:-1], start=1):
-        if not track.scanner.ended and track.name in there:
+        if not track.scanner.ended and track.name in names:
             track.state = TrackState.GROWING
             _log.info("the binlog will be read again", error=f"{track.name} has no end of its own")
             return tuple(tracks[:number])
@@ -442,10 +423,10 @@ def _is_of(run: SpoolRun, lineage: Lineage) -> bool:
     return run.facts.lineage == lineage.id
 
 
-def _checked(found: list[Track], end: KnownEnd) -> list[Track]:
+def _checked(candidates: list[Track], end: KnownEnd) -> list[Track]:
     """Those that follow the archive, one after the other, with checksums in every event."""
     good: list[Track] = []
-    for track in found:
+    for track in candidates:
         if not track.begun or track.scanner.damage:
             break
         if track.size > track.floor and not _has_checksums(track):
@@ -488,17 +469,17 @@ def _extend(run: SpoolRun, track: Track, start: int, grid: Grid, bucket: _Bucket
 
 def read_run(tailer: Tailer) -> list[Track]:
     """Everything that a run has, up to its end or the first error."""
-    found: list[Track] = []
+    tracks: list[Track] = []
     with closing(tailer):
         before: object = None
         try:
-            while tailer.pump() or tailer.place != before:
-                before = tailer.place
-                found += tailer.take_new()
+            while tailer.pump() or tailer.progress != before:
+                before = tailer.progress
+                tracks += tailer.take_new()
         except (DamageError, ForkError) as error:
-            found += tailer.take_new()
+            tracks += tailer.take_new()
             _log.warning("left in the spool, to be fetched again", error=error)
-    return found
+    return tracks
 
 
 # With the source
@@ -654,13 +635,13 @@ class Startup:
             try:
                 runs = spool.runs()
                 check_spool(runs, spool.source, spool.target)
-                found = find(self.catalog, runs, self._grid, ahead)
+                begun = find(self.catalog, runs, self._grid, ahead)
             except StoreError as error:
                 if unheard is None or self.passes(error):
                     raise
                 raise unheard from error
             self.waits_for(None)
-            return self._begin(server, found, unheard)
+            return self._begin(server, begun, unheard)
 
     def _ahead(self) -> Histories | None:
         """The histories in the bucket; None if they have to be asked for again, for the error."""
@@ -692,29 +673,29 @@ class Startup:
         self._source_error = None
         return None
 
-    def _begin(self, server: Server, found: StartState, unheard: SourceError | None) -> StartState:
-        new = found.known is None or not found.described
+    def _begin(self, server: Server, begun: StartState, unheard: SourceError | None) -> StartState:
+        new = begun.known is None or not begun.described
         empty = not self._is_used()
         if new and empty:
             if unheard is not None and not unheard.transient:
                 raise unheard
             self._spool.check_room()
-        found = _proved(server, found)
-        known_end = _known_end(self.catalog, found)
+        begun = _proved(server, begun)
+        known_end = _known_end(self.catalog, begun)
         resumption = self._resumption()
         try:
-            return replace(found, next_run=resumption.next_run(server, known_end))
+            return replace(begun, next_run=resumption.next_run(server, known_end))
         except (SourceError, GapError) as error:
             self._note_unlogged(error)
-            if found.spool_has_more:
+            if begun.spool_has_more:
                 _log.warning(
                     "the source cannot continue; uploading what the spool has",
                     error=error,
                     hint=error.hint,
                 )
                 if isinstance(error, SourceError) and error.refused:
-                    return replace(found, refusal=error)
-                return found
+                    return replace(begun, refusal=error)
+                return begun
             if isinstance(error, GapError) or error.refused:
                 raise
             waits = error.transient or (isinstance(error, UnloggedError) and not new)
@@ -727,12 +708,10 @@ class Startup:
             passes=_passes_by_itself if new else may_be_mended,
             timing=self._config.timing,
         )
-        return replace(found, next_run=next_run)
+        return replace(begun, next_run=next_run)
 
     def _resumption(self) -> Resumption:
-        config, event = self._config, self._stop.event
-        mysqlbinlog = config.mysql.mysqlbinlog
-        return Resumption(config.stream, mysqlbinlog, self._grid, self.catalog, self._spool, event)
+        return Resumption(self._config, self.catalog, self._spool, self._stop.event)
 
 
 def rehearse(config: Config, catalog: Catalog, runs: Sequence[SpoolRun], server: Server) -> NextRun:
@@ -740,40 +719,39 @@ def rehearse(config: Config, catalog: Catalog, runs: Sequence[SpoolRun], server:
 
     Raises what would end it: SourceError, GapError, StoreError, ArchiveError; and UncomparedError.
     """
-    grid, mysqlbinlog = Grid(config.s3.part_size), config.mysql.mysqlbinlog
-    found = _proved(server, find(catalog, runs, grid))
-    resumption = Resumption(config.stream, mysqlbinlog, grid, catalog, None, threading.Event())
-    return resumption.next_run(server, _known_end(catalog, found))
+    begun = _proved(server, find(catalog, runs, Grid(config.s3.part_size)))
+    resumption = Resumption(config, catalog, None, threading.Event())
+    return resumption.next_run(server, _known_end(catalog, begun))
 
 
-def _proved(server: Server, found: StartState) -> StartState:
+def _proved(server: Server, begun: StartState) -> StartState:
     """What was found, without the spool's binlogs after one that has no end of its own.
 
     After a RESET, names and even GTIDs may continue from there, so such a binlog is read again
     and compared. This does not wait for a server that does not answer: the spool may have the
     only copy.
     """
-    endless = any(not track.scanner.ended for track in found.tracks[:-1])
-    if found.lineage is None or not endless:
-        return found
+    endless = any(not track.scanner.ended for track in begun.tracks[:-1])
+    if begun.lineage is None or not endless:
+        return begun
     try:
-        if server.facts().uuid != found.lineage.server_uuid:
-            return found
-        tracks = proved(found.tracks, server.binlogs())
+        if server.facts().uuid != begun.lineage.server_uuid:
+            return begun
+        tracks = proved(begun.tracks, server.binlogs())
     except SourceError:
-        return found
-    return replace(found, tracks=tracks)
+        return begun
+    return replace(begun, tracks=tracks)
 
 
-def _known_end(catalog: Catalog, found: StartState) -> KnownEnd | None:
-    if found.known is None or not (found.described or found.tracks):
+def _known_end(catalog: Catalog, begun: StartState) -> KnownEnd | None:
+    if begun.known is None or not (begun.described or begun.tracks):
         return None
-    if found.tracks:
-        last = found.tracks[-1]
-        return known_end_of(found.known.lineage, last, closed=last.closed)
-    if found.undescribed:
-        return known_end_of(found.known.lineage, found.undescribed[-1], closed=True)
-    return known_end_of_archive(catalog, found.known)
+    if begun.tracks:
+        last = begun.tracks[-1]
+        return known_end_of(begun.known.lineage, last, closed=last.closed)
+    if begun.undescribed:
+        return known_end_of(begun.known.lineage, begun.undescribed[-1], closed=True)
+    return known_end_of_archive(catalog, begun.known)
 
 
 def _passes_by_itself(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ from binlog2s3.formatting import us_of
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.requests import blocks_of
 from binlog2s3.store.s3 import Body, FileSlice, Pieces
-from binlog2s3.stream.spool import SpoolRun
+from binlog2s3.stream.spool import SpoolFile, SpoolRun
 
 _SLICE = 1 << 20
 _MAGIC_SIZE = 4
@@ -48,42 +48,6 @@ class Overlap:
         return max(self.begin, _MAGIC_SIZE)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A binlog's bytes from `begin` to the next segment are in this file, from offset `at` on."""
-
-    path: Path
-    begin: int
-    at: int
-
-
-def is_closed(
-    *,
-    ended: bool,
-    size: int,
-    next_in_run: bool,
-    history_goes_on: bool,
-    newer_on_server: bool,
-    size_on_server: int | None,
-) -> bool:
-    """Whether the server has finished a binlog and all of it is here.
-
-    - `ended`: its last event is ROTATE or STOP.
-    - `next_in_run`: it was read to its end, and the same run of mysqlbinlog has gone on to the next
-      file.
-    - `history_goes_on`: the previous GTIDs of that file are the GTIDs at our end. Anonymous
-      transactions cannot show this.
-    - `newer_on_server`: the server lists a newer binlog. `size_on_server`: the size that it lists
-      for this one.
-
-    The size alone or a newer file alone proves nothing: a stream can end in the middle of a binlog,
-    and the server can be another one.
-    """
-    if ended or (next_in_run and history_goes_on):
-        return True
-    return newer_on_server and size_on_server == size
-
-
 class TrackState(IntEnum):
     """What is known of the end of a binlog.
 
@@ -91,8 +55,9 @@ class TrackState(IntEnum):
     |---|---|
     | `GROWING` | it begins: more bytes may come |
     | `PASSED` | it was read to its end, and the run has gone on to the next file |
-    | `FOLLOWED` | it is `PASSED`, and the next file's previous GTIDs are those at its end |
-    | `CLOSED` | `is_closed` says so: the server has finished it, and all of it is here |
+    | `FOLLOWED` | it is `PASSED`, and the next file's previous GTIDs are those at its end, which \
+anonymous transactions cannot show |
+    | `CLOSED` | `Track.judge` says so: the server has finished it, and all of it is here |
 
     A track goes forward only, and can become `CLOSED` in each state. `start.proved` alone sets one
     back to `GROWING`, if the server's own file has to be compared.
@@ -107,16 +72,17 @@ class TrackState(IntEnum):
 class Track(BinlogReading):
     """One binlog that is being archived. The first `size` bytes are checked and may be uploaded.
 
-    The bytes before `floor` are in the bucket, the others in the `segments`, which are replaced as
-    a whole. `sums`: the CRC64NVME of all bytes before some offsets, among them 0 and the floor; so
-    bytes that the spool does not have can be proved. `md5s` are of parts whose bytes were at hand.
-    `source_size` is what the source listed for it, if the source had already finished it when the
-    run began that reads it.
+    The bytes before `floor` are in the bucket, the others in the `segments`: each has them up to
+    where the next one begins. They are replaced as a whole. `sums`: the CRC64NVME of all bytes
+    before some offsets, among them 0 and the floor; so bytes that the spool does not have can be
+    proved. `md5s` are of parts whose bytes were at hand. `source_size` is what the source listed
+    for it, if the source had already finished it when the run began that reads it.
     """
 
     def __init__(self, name: BinlogName, path: Path | None, grid: Grid) -> None:
         super().__init__(name, grid)
-        self.segments: tuple[Segment, ...] = (Segment(path, 0, 0),) if path is not None else ()
+        self.grid = grid
+        self.segments: tuple[SpoolFile, ...] = (SpoolFile(path, 0, 0),) if path is not None else ()
         self.floor = 0
         self.sums: dict[int, int] = {0: 0}
         self.md5s: dict[Part, bytes] = {}
@@ -149,7 +115,7 @@ class Track(BinlogReading):
         return any(segment.path.parent == directory for segment in self.segments)
 
     @property
-    def is_there(self) -> bool:
+    def is_spooled(self) -> bool:
         """Whether any of its files is in the spool."""
         return any(segment.path.exists() for segment in self.segments)
 
@@ -172,10 +138,10 @@ class Track(BinlogReading):
         """CRC64NVME of the bytes between two offsets of `sums`."""
         return crc64_of_rest(self.sums[begin], self.sums[end], end - begin)
 
-    def raise_floor(self, grid: Grid) -> None:
+    def raise_floor(self) -> None:
         """Forget the files: the bucket has all bytes up to `size`, where an event ends."""
         digest, at = self.digest, 0
-        for part in grid.parts(self.size):
+        for part in self.grid.parts(self.size):
             if part.full and part.begin == at:
                 rest = digest.part_crc64(part)
                 self.sums[part.end] = crc64_of_rest(self.sums[at], rest, part.end - at)
@@ -200,17 +166,18 @@ class Track(BinlogReading):
         return Overlap(binlog=self.name, begin=begin, end=self.size, crc64=crc64)
 
     def judge(self, listed: dict[BinlogName, ServerBinlog]) -> bool:
-        """See whether it is closed, by what the server lists. Once closed it stays closed."""
+        """See whether it is closed, by what the server lists. Once closed it stays closed.
+
+        It is by its last event (ROTATE or STOP), or if its history goes on in the run's next file,
+        or if the server lists a newer binlog, and this one with this size. The size alone or a
+        newer file alone proves nothing: a stream can end in the middle of a binlog, and the server
+        can be another one.
+        """
         row = listed.get(self.name)
-        whole = self.scanner.position == self.size
-        if whole and is_closed(
-            ended=self.scanner.ended,
-            size=self.size,
-            next_in_run=self.passed,
-            history_goes_on=self.state is TrackState.FOLLOWED,
-            newer_on_server=any(name > self.name for name in listed),
-            size_on_server=row.size if row else None,
-        ):
+        listed_so = row is not None and row.size == self.size
+        is_older = any(name > self.name for name in listed)
+        ends_here = self.scanner.ended or self.state is TrackState.FOLLOWED
+        if self.scanner.position == self.size and (ends_here or (listed_so and is_older)):
             self.state = TrackState.CLOSED
         return self.closed
 
@@ -224,15 +191,15 @@ def overlap_of(binlog: BinlogReading) -> Overlap | None:
     if not binlog.rewind():
         return None
     digest = binlog.digest
-    here = Mark(digest.size, digest.crc64)
-    earlier = next((place for place in digest.places if place.offset < here.offset), Mark())
+    end = Mark(digest.size, digest.crc64)
+    earlier = next((mark for mark in digest.places if mark.offset < end.offset), Mark())
     if earlier.offset > digest.low_place.offset:
         earlier = digest.low_place
     return Overlap(
         binlog=binlog.name,
         begin=earlier.offset,
-        end=here.offset,
-        crc64=here.crc64_since(earlier),
+        end=end.offset,
+        crc64=end.crc64_since(earlier),
     )
 
 
@@ -272,7 +239,7 @@ class Tailer:
         return self._current
 
     @property
-    def place(self) -> tuple[object, ...]:
+    def progress(self) -> tuple[object, ...]:
         """Changes with each step that opens a file or completes a comparison, but reads nothing."""
         return (self._name, self._current, self._compared, self._overlap is None)
 
@@ -356,7 +323,7 @@ class Tailer:
                 raise self._forked(f"has other bytes from {overlap.begin} to {overlap.end}")
             if self._current is not None:
                 path = self._run.directory / str(overlap.binlog)
-                segment = Segment(path, at, self._offset())
+                segment = SpoolFile(path, at, self._offset())
                 self._current.segments = (*self._current.segments, segment)
             self._overlap = None
         return count
@@ -396,12 +363,12 @@ class Tailer:
         current = self._current
         rotate = current.scanner.rotate if current is not None else None
         wanted = rotate.next_binlog if rotate is not None else name.next()
-        found = wanted if self._run.has(wanted) else None
-        if found is None and rotate is None:
-            found = min((other for other in self._run.files() if other > name), default=None)
-        if found is not None and found != name.next():
-            raise ForkError(f"after {name} the server continues with {found}")
-        return found
+        following = wanted if self._run.has(wanted) else None
+        if following is None and rotate is None:
+            following = min((other for other in self._run.files() if other > name), default=None)
+        if following is not None and following != name.next():
+            raise ForkError(f"after {name} the server continues with {following}")
+        return following
 
     def _finish(self, name: BinlogName) -> None:
         if self._overlap is not None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
 
-from binlog2s3.archive.catalog import Catalog, fetch
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent, SourceServer, lineage_id
 from binlog2s3.archive.history import is_unlogged_between
@@ -28,7 +28,6 @@ from binlog2s3.errors import (
     ElsewhereError,
     ForkError,
     LeftOutError,
-    PreconditionError,
     SpoolError,
 )
 from binlog2s3.formatting import moment_text
@@ -37,7 +36,7 @@ from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.server.omissions import IGNORES
 from binlog2s3.stream.continuation import KnownEnd, known_end_of
 from binlog2s3.stream.coverage import Coverage
-from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.remote import put_once
 from binlog2s3.stream.resume import NextRun
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track, TrackState
@@ -91,8 +90,10 @@ class Tracking:
         self.unlogged: Unlogged | None = None
         self.known: KnownEnd | None = None
         self._run: NextRun | None = None  # the last one, and what the server said before it
-        self._said: tuple[str, ...] | None = None  # to the writer before, of the first binlog
-        self._said_before: tuple[SystemZone, BinlogName | None] | None = None
+        self._left_out_before: tuple[str, ...] | None = (
+            None  # to the writer before, of the first binlog
+        )
+        self._zone_before: tuple[SystemZone, BinlogName | None] | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -156,12 +157,12 @@ class Tracking:
         self._lacks = lacks
         self._resumed = replace(known_end, track=None)
         before = self._writer.before(lineage.id)
-        self._said = before.leaves_out if before else None
+        self._left_out_before = before.leaves_out if before else None
         if lineage.id != self._witnessed:
             self._witnessed, self.unlogged = lineage.id, before.unlogged if before else None
             if before is not None and before.time_zone is not None:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
-                self._said_before = before.time_zone, max(seen, default=None)
+                self._zone_before = before.time_zone, max(seen, default=None)
         if self._left is not None and self._left.lineage.id == lineage.id:
             coverage = self._left  # not all that is known of it need be in the bucket
         else:
@@ -180,12 +181,12 @@ class Tracking:
         self._leave()
         self._lacks = "document"
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
-        self._resumed = self._said = None
+        self._resumed = self._left_out_before = None
 
     def _leave_server(self, server_uuid: str) -> None:
         """Forget what the server said of itself, if the history goes on at another one."""
         if server_uuid != self.server_uuid:
-            self._said_before = None
+            self._zone_before = None
 
     def _leave(self) -> None:
         """End the history that was taken in so far: no open binlog of it will be closed."""
@@ -273,7 +274,7 @@ class Tracking:
         lineage, resumed = coverage.lineage, self._resumed
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
         begin = resumed.incomplete if resumed is not None else lineage.begin
-        first = max([*known, begin], key=lambda one: one.number)
+        first = max([*known, begin], key=lambda binlog: binlog.number)
         before = self.unlogged if self._witnessed == lineage.id else None
         if before is not None:  # the binlogs from there on are not read yet
             self.unlogged = replace(before, last=None)
@@ -300,7 +301,7 @@ class Tracking:
         """
         before, zone, newest = self._run, self.time_zone, max(row.name for row in run.listed)
         if before is not None and zone is not None and before.started_at != run.started_at:
-            self._said_before = zone, max(row.name for row in before.listed)
+            self._zone_before = zone, max(row.name for row in before.listed)
         self._run = run
         self._past = {row.name: row.size for row in run.listed if row.name != newest}
         for track in self._open:  # of an earlier process
@@ -314,7 +315,7 @@ class Tracking:
         A binlog from before the server's start was written in the zone of then. What the server
         said before counts for the binlog that it wrote then, and for all if it says the same now.
         """
-        run, before, now = self._run, self._said_before, self.time_zone
+        run, before, now = self._run, self._zone_before, self.time_zone
         if not track.begun:
             return None
         if run is None or run.started_at is None or before is None:
@@ -333,7 +334,7 @@ class Tracking:
         track.time_zone = self._zone_of(track)
         resumed = self._resumed
         is_first = resumed is not None and track.name == resumed.incomplete
-        before = self._said if is_first else None
+        before = self._left_out_before if is_first else None
         track.leaves_out = _all_of(before, self.leaves_out)
         track.gtids_outside = self._run.gtids_outside if self._run is not None else ""
         self._open.append(track)
@@ -391,8 +392,8 @@ class Tracking:
         seen = unlogged is not None and started and unlogged.covers(track.name)
         if not seen and not is_unlogged_between(rotated=rotated, started=started):
             return None
-        said = (before.leaves_out, self.leaves_out) if before is not None else (None,)
-        aborts = all(texts is not None and IGNORES not in texts for texts in said)
+        answers = (before.leaves_out, self.leaves_out) if before is not None else (None,)
+        aborts = all(texts is not None and IGNORES not in texts for texts in answers)
         if aborts and not seen and lineage.flavour == "mysql":
             return AbortedError(f"before {track.name}: {_ABORTED}")
         return LeftOutError(f"before {track.name}: {UNLOGGED}")
@@ -407,10 +408,10 @@ class Tracking:
             finished = any(name > track.name for name in listed)
             same = row.size == track.size if row else track.state is TrackState.FOLLOWED
             if endless and finished and not same:
-                there = f"has {row.size} bytes" if row else "is gone"
+                how = f"has {row.size} bytes" if row else "is gone"
                 raise ElsewhereError(
                     f"{track.name} was read up to {track.size}, the server has newer binlogs, and "
-                    f"its own {there}"
+                    f"its own {how}"
                 )
             if endless and streaming and finished and row and not self._was_past(track):
                 raise ElsewhereError(
@@ -540,22 +541,16 @@ class Tracking:
 
     def _put(self, lineage: Lineage) -> bool:
         """Describe it in the bucket; False if its document was there already."""
-        store, key = self._catalog.store, self._catalog.layout.lineage(lineage.id)
-        document = lineage.to_json()
-        Lineage.from_json(document, key)  # it can be read again
-        is_new = True
-        try:
-            where_absent(lambda absent: store.put(key, document, if_absent=absent, kept=True))
-        except PreconditionError:  # our own, if an answer was lost
-            if fetch(store, key, Lineage.MOST) != document:
-                raise
-            is_new = False
+        key = self._catalog.layout.lineage(lineage.id)
+        is_new = put_once(self._catalog.store, key, lineage)
         parent = as_fields(lineage.parent) if lineage.parent else {}
-        told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
+        fields = {
+            f"parent_{key}": value for key, value in parent.items() if value not in (None, "")
+        }
         say = _log.info
         if hint := _HINTS.get(str(parent.get("join")), ""):
-            say, told = _log.warning, {**told, "hint": hint}
-        say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
+            say, fields = _log.warning, {**fields, "hint": hint}
+        say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **fields)
         return is_new
 
 
@@ -598,12 +593,12 @@ def _end(lineage: Lineage | None, last: Track | None, known: KnownEnd | None) ->
     """
     if lineage is None or last is None:
         return known
-    here = known_end_of(lineage, last, closed=last.closed)
+    read_end = known_end_of(lineage, last, closed=last.closed)
     if known is None or (known.lineage.id, known.last) != (lineage.id, last.name):
-        return here
-    if last.closed or known.closed or known.size <= here.size:
-        return here
-    return replace(known, overlap=here.overlap, track=None)  # a run continues what was read
+        return read_end
+    if last.closed or known.closed or known.size <= read_end.size:
+        return read_end
+    return replace(known, overlap=read_end.overlap, track=None)  # a run continues what was read
 
 
 def _all_of(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -613,7 +608,7 @@ def _all_of(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> tupl
     return tuple(dict.fromkeys((*before, *now)))
 
 
-def _same_beginning(one: Lineage, other: Lineage) -> bool:
+def _same_beginning(known: Lineage, other: Lineage) -> bool:
     def begins(lineage: Lineage) -> tuple[object, ...]:
         parent = lineage.parent
         return (
@@ -623,7 +618,7 @@ def _same_beginning(one: Lineage, other: Lineage) -> bool:
             (parent.lineage, parent.binlog, parent.offset) if parent else None,
         )
 
-    return begins(one) == begins(other)
+    return begins(known) == begins(other)
 
 
 def _check_first(track: Track, lineage: Lineage) -> None:

@@ -11,7 +11,6 @@ that fails.
 """
 
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -25,7 +24,7 @@ from typing import TypeVar
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.stream import MIN_PART_SIZE
+from binlog2s3.config.stream import MIN_PART_SIZE, Config
 from binlog2s3.errors import (
     ForkError,
     ObjectMissingError,
@@ -64,12 +63,11 @@ from binlog2s3.stream.job import (
     Release,
     urgency,
 )
-from binlog2s3.stream.pace import AT_A_TIME, UploadPace
 from binlog2s3.stream.remote import Held, Plants, RemoteBinlog, abort_uploads, sweep
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
-from binlog2s3.stream.waiting import Stop, doubled, unless
+from binlog2s3.stream.telling import Alive
+from binlog2s3.stream.waiting import Stop, delay, doubled, unless
 from binlog2s3.workers import Outcome, Workers
 
 T = TypeVar("T")
@@ -77,7 +75,6 @@ N = TypeVar("N", int, float)
 _log = Log("uploader")
 _POLL_SECONDS = 0.05
 _COUNT_SECONDS = 1.0
-_LONGEST_WAIT = 10.0
 _DIRECT_SECONDS = 10.0
 _FEW = 8
 """Chunks are few if they have less than one byte in so many of their binlog."""
@@ -154,6 +151,93 @@ class Counts:
         self.last_error = (datetime.now(UTC), str(error), error.hint)
 
 
+# What the link carries
+
+_WINDOW_SECONDS = 2.0
+_WEIGHT = 0.3
+_TELLING = 512 << 10
+_LONGEST_FLUSH = 10.0
+_PARTS_SECONDS = 5.0
+AT_A_TIME = 15
+"""Large bodies, or copies, on their way at a time if the link is not known to carry more."""
+_TWICE, _BACK = 2.1, 3.0
+"""Flushes get rarer if the link carries less than the first times the growth, until it carries the
+second times."""
+
+
+class UploadPace:
+    """What the link carries, and what follows from it for the uploads.
+
+    - `most`: so many full chunks are sent at a time. Seven that share a slow link arrive together,
+      and until then none of them is durable.
+    - `parts`: so many parts are sent at a time. Far away a connection carries little, and more of
+      them carry more; over a slow link each one would only take longer.
+    - `bytes_per_second`: what all uploads together reached lately; 0 if that is not known yet.
+    - `flush_interval`: seconds between two small chunks. A byte that is sent in a small chunk is
+      sent again in the full one. If the link cannot carry both, the interval is 10 s, or what was
+      asked for if that is longer.
+    """
+
+    def __init__(self, workers: int, flush_interval: float) -> None:
+        self._greatest = max(1, workers - 1)
+        self._least = min(2, self._greatest)
+        self._asked_for = flush_interval
+        self._growth: float | None = None
+        self._measured: tuple[float, int] | None = None
+        self.most = min(AT_A_TIME, self._greatest)
+        self.bytes_per_second = 0.0
+        self.flush_interval = flush_interval
+
+    @property
+    def stretched(self) -> bool:
+        """Whether the flush interval is longer than what was asked for."""
+        return self.flush_interval > self._asked_for
+
+    def carries(self, size: int, seconds: float) -> bool:
+        """Whether the link carries so many bytes in this time; False if that is not known yet."""
+        return size <= self.bytes_per_second * seconds
+
+    def parts(self, length: int) -> int:
+        """So many parts of this many bytes at a time: what the link carries in five seconds."""
+        return max(AT_A_TIME, int(self.bytes_per_second * _PARTS_SECONDS / length))
+
+    def sent(self, size: int, seconds: float, at_a_time: int) -> None:
+        """Learn from bytes that arrived while so many full chunks and parts were on their way.
+
+        Small bodies tell nothing: they take as long as the answer.
+        """
+        if size < _TELLING:
+            return
+        reached = size * at_a_time / max(seconds, 0.001)
+        known = self.bytes_per_second
+        self.bytes_per_second = known + _WEIGHT * (reached - known) if known else reached
+
+    def took(self, seconds: float) -> None:
+        """Learn from a full chunk that has arrived: more or fewer at a time from now on."""
+        soon = 2 * self._asked_for
+        if seconds > soon:
+            self.most = max(self._least, self.most - 1)
+        elif seconds < soon / 2:
+            self.most = min(self._greatest, self.most + 1)
+
+    def grown(self, size: int, now: float) -> None:
+        """Learn how fast the binlogs grow. `size`: of all that was read so far."""
+        if self._measured is None:
+            self._measured = (now, size)
+        since, before = self._measured
+        if now - since < _WINDOW_SECONDS:
+            return
+        rate, known = max(0, size - before) / (now - since), self._growth
+        self._measured = (now, size)
+        self._growth = rate if known is None else known + _WEIGHT * (rate - known)
+        needed = self._growth * (_BACK if self.stretched else _TWICE)
+        slow = 0 < self.bytes_per_second < needed
+        self.flush_interval = max(self._asked_for, _LONGEST_FLUSH if slow else 0.0)
+
+
+# The uploads
+
+
 @dataclass(frozen=True, slots=True)
 class LiveKeys:
     """All keys below `live/`, which were listed since `asked_at`."""
@@ -186,11 +270,6 @@ class _Token:
     upload_id: str | None
 
 
-def backoff(failures: int) -> float:
-    """Seconds until the next look at the store after this many failures in a row, with jitter."""
-    return random.uniform(0, doubled(0.5, failures, _LONGEST_WAIT))  # noqa: S311 - no secret
-
-
 class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
@@ -212,18 +291,15 @@ class Uploader:
         alive: Alive,
         stop: Stop,
         bodies: Store,
-        grid: Grid,
-        flush_interval: float,
-        drain_seconds: float,
+        config: Config,
         foreign: frozenset[str] = frozenset(),
         timings: Timings | None = None,
         full_chunk: int = MIN_PART_SIZE,
-        backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits = Limits(grid=grid, full_chunk=full_chunk)
+        flush_interval = config.stream.flush_interval
+        self._limits = Limits(grid=Grid(config.s3.part_size), full_chunk=full_chunk)
         self._flushes = flush_interval > 0
-        self._drain_seconds = drain_seconds
         self._copies = True  # until the store has said that it copies no parts
         self._catalog = catalog
         self._bodies = bodies
@@ -232,7 +308,7 @@ class Uploader:
         self._alive = alive
         self._stop = stop
         self._foreign = set(foreign)
-        self._backoff = backoff
+        self._timing = config.timing
         self._clock = clock
         self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
         self._is_back = threading.Event()
@@ -278,10 +354,9 @@ class Uploader:
             if other.coverage is coverage and other.track.name == track.name:
                 self._forget(other)
         coverage.added(track.name)
-        place = RemoteBinlog(
+        remote = RemoteBinlog(
             self._catalog,
             coverage.lineage.id,
-            self.grid,
             track,
             # another entry may hide this one; not asked in a history that has ended
             lambda entry: not job.is_past and self.plants.hide_entry(entry),
@@ -289,7 +364,7 @@ class Uploader:
         )
         is_empty = track.name == self._empty_from  # the first time that it is added
         self._empty_from = track.name.next() if is_empty else None
-        self._jobs[track] = job = Job(track, place, coverage, held=Held(asked=is_empty))
+        self._jobs[track] = job = Job(track, remote, coverage, held=Held(asked=is_empty))
         if track.floor:
             job.continues_at(track.floor)
 
@@ -331,9 +406,9 @@ class Uploader:
             return
         for part in self.grid.parts(track.size, track.floor):
             if part.full and part.begin >= track.floor:
-                job.place.md5(part)  # archiving needs it, and will not have these bytes
+                job.remote.md5(part)  # archiving needs it, and will not have these bytes
         paths = {segment.path for segment in track.segments}
-        track.raise_floor(self.grid)
+        track.raise_floor()
         freed = self._spool.delete(paths)
         _log.info("left the spool: all is in the bucket", binlog=track.name, size=track.size,
                   freed=freed)  # fmt: skip
@@ -409,7 +484,7 @@ class Uploader:
                 key=lambda failing: failing.since,
                 default=None,
             ),
-            oldest_commit_us=least(one.oldest_us for one in commits),
+            oldest_commit_us=least(commit_times.oldest_us for commit_times in commits),
             newest_commit_us=_greatest([self._newest_commit_us, *(c.newest_us for c in commits)]),
         )
 
@@ -456,8 +531,8 @@ class Uploader:
     def _name_foreign(self, keys: list[str]) -> None:
         """Log each key below `live/` that is not of our format, once."""
         for key in keys:
-            place = self._catalog.layout.place_of(key)
-            if key not in self._foreign and (place is None or place.kind != "chunk"):
+            parsed = self._catalog.layout.place_of(key)
+            if key not in self._foreign and (parsed is None or parsed.kind != "chunk"):
                 self._foreign.add(key)
                 _log.warning("left alone: not of this archive's format", key=key)
 
@@ -478,7 +553,7 @@ class Uploader:
 
     def is_drained(self) -> bool:
         """Whether a stop has given running requests their time."""
-        return self._stop.is_over(self._drain_seconds)
+        return self._stop.is_over(self._timing.drain_seconds)
 
     def settle(self) -> None:
         """Wait until no request reads from the spool: the process continues as a standby.
@@ -553,7 +628,7 @@ class Uploader:
                 self._start(job, action)
 
     def _urgent_seconds(self, job: Job, action: Action) -> float:
-        oldest = next((one for one in self._jobs.values() if one.unsaved), None)
+        oldest = next((other for other in self._jobs.values() if other.unsaved), None)
         return job.urgent_seconds(action, pressed=self._pressed, oldest=job is oldest)
 
     def _tell_if_over(self, job: Job, failing: Failing | None) -> None:
@@ -684,25 +759,25 @@ class Uploader:
         uploads of those archived before the last audit are aborted once, because the store may
         perform a request long after it was made.
         """
-        found: dict[str, dict[str, set[str]]] = {}  # chunks by binlog by lineage
+        chunks_by_lineage: dict[str, dict[str, set[str]]] = {}  # chunks by binlog by lineage
         for key in keys:
             lineage, _, rest = key.removeprefix(self._catalog.layout.live).partition("/")
             binlog, _, chunk = rest.partition("/")
-            found.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
+            chunks_by_lineage.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
         grown = [self.coverage] if self.coverage is not None else []
         coverages = {*(job.coverage for job in self._jobs.values()), *grown}
         growing = {(job.lineage, str(job.track.name)) for job in self._jobs.values()}
         for job in self._jobs.values():
             name = job.track.name
             for lost in sorted(
-                job.lost_chunks(found.get(job.lineage, {}).get(str(name), ()), asked_at)
+                job.lost_chunks(chunks_by_lineage.get(job.lineage, {}).get(str(name), ()), asked_at)
             ):
                 job.flushed_at = -math.inf
                 if not job.held.chunks.cover(lost.begin, lost.end, 0):
                     _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
         for coverage in coverages:
             lineage = coverage.lineage.id
-            for text in found.get(lineage, ()):
+            for text in chunks_by_lineage.get(lineage, ()):
                 if (lineage, text) not in growing and _is_archived(text, coverage):
                     self._sweep(lineage, BinlogName.parse(text))
         for name, key in self._archived_before:
@@ -795,14 +870,14 @@ class Uploader:
         if isinstance(action, CopyPart) and not error.transient and not missing:
             quick = True
             job.copies = False
-        delay = 0.0 if quick else self._backoff(failing.failures)
-        job.not_before = now + delay
+        pause = 0.0 if quick else delay(failing.failures, self._timing)
+        job.not_before = now + pause
         paced = 0.0
         if failing.sent_bytes:
             paced = job.in_vain.wait(failing.sent_bytes, job.track.size, now)
-        delay = max(delay, min(doubled(1.0, 2 * failing.failures, _LATEST), paced))
-        failing.not_before = now + delay
-        latest = max(delay, paced)  # sooner, if the store takes others
+        pause = max(pause, min(doubled(1.0, 2 * failing.failures, _LATEST), paced))
+        failing.not_before = now + pause
+        latest = max(pause, paced)  # sooner, if the store takes others
         _log.recurring(
             "looking again at the store",
             binlog=job.track.name,
@@ -837,7 +912,7 @@ class Uploader:
             return
         paths = {segment.path for segment in track.segments}
         freed = self._spool.release(track.name, job.lineage, paths)
-        self._archived.append((track.name, job.place.key))
+        self._archived.append((track.name, job.remote.key))
         self.counts.archived_binlogs += 1
         _log.info(
             "binlog archived",

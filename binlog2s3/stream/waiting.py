@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TypeVar
 
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Timing
 from binlog2s3.errors import SourceError, StoreError, SupersededError
 from binlog2s3.log import Log
 from binlog2s3.workers import asked

@@ -156,8 +156,8 @@ class Writer:
         """
         self._preflight = catalog
         known = vacancy if vacancy is not None and vacancy.is_fresh else None
-        found = known.writers if known is not None else catalog.writers()
-        others = {rank: info for rank, info in found.items() if rank[1] != self._me.token}
+        writers = known.writers if known is not None else catalog.writers()
+        others = {rank: info for rank, info in writers.items() if rank[1] != self._me.token}
         if vacancy is not None and not vacancy.holds(others):
             raise self._superseded(catalog, max(others))
         read = vacancy.read(others) if vacancy is not None else {}
@@ -165,13 +165,17 @@ class Writer:
         for beat in (*beats, *read.values()):  # that one is the greatest
             if beat.lineage:
                 before = self._before.get(beat.lineage, beat)
-                moments = [one.covered_until for one in (before, beat) if one.covered_until]
+                moments = [
+                    heartbeat.covered_until
+                    for heartbeat in (before, beat)
+                    if heartbeat.covered_until
+                ]
                 self._before[beat.lineage] = replace(
                     beat,
                     durable=beat.durable or before.durable,
                     covered_until=max(moments, default=None),
                 )
-        last = max(found, default=(0, ""))
+        last = max(writers, default=(0, ""))
         generation = _after(last[0], catalog.layout.writer(*last))
         self._me = replace(self._me, generation=generation)
         try:
@@ -260,8 +264,8 @@ class Writer:
         The last one that is known, if the store does not list it yet.
         """
         listed, _writers = both(partial(self._catalog.turn, self._turn), self.look)
-        known = [one for one in (listed, self._turn) if one is not None]
-        last = self._turn = max(known, key=lambda one: one.number, default=None)
+        known = [turn for turn in (listed, self._turn) if turn is not None]
+        last = self._turn = max(known, key=lambda turn: turn.number, default=None)
         if last is not None and (last.generation, last.token) > self._me.rank:
             self.look()  # after it: who took that turn had claimed before
         return last
@@ -280,9 +284,13 @@ class Writer:
             others = self.look()
         self._beats += 1
         standbys = self._catalog.standbys()
-        self.standbys = tuple(standby_status(one, info.last_modified) for one, info in standbys)
+        self.standbys = tuple(
+            standby_status(standby, info.last_modified) for standby, info in standbys
+        )
         clock = self._put(self._catalog.store)
-        dead = [info.key for one, info in standbys if _is_dead(one, clock - info.last_modified)]
+        dead = [
+            info.key for standby, info in standbys if _is_dead(standby, clock - info.last_modified)
+        ]
         dead += [self._catalog.layout.writer(*rank) for rank in others if rank < self._me.rank]
         if dead:
             try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Timing
 from binlog2s3.status.ask import ask, ask_health
 from binlog2s3.status.model import Status
 from lab import get

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import DEFAULT, Timing
 from lab.fault import Answer, on
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy

@@ -77,12 +77,12 @@ from binlog2s3.stream.remote import (
     _ReadBack,
     holds,
     put_entry,
-    where_absent,
+    put_once,
 )
 from binlog2s3.stream.resume import Continuation
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import _Bucket, _checked, _has_begun, _is_below_floor
-from binlog2s3.stream.tail import Tailer, is_closed
+from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.tracking import Tracking, _end
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Writer, _put_turn
@@ -153,7 +153,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_tracking.py::test_nothing_is_uploaded_before_its_lineage_is_described",
         ),
-        ((Tracking._put, gone(call(where_absent))),),
+        ((Tracking._put, answers("True")),),
     ),
     Mutant(
         "chunks-compared",
@@ -170,7 +170,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_decide.py::test_chunks_that_were_not_compared_are_not_put_again_nor_deleted",
         ),
-        ((_chunks, reads("chunks", name_of(Held.there))),),
+        ((_chunks, reads("chunks", name_of(Held.all_chunks))),),
     ),
     Mutant(
         "chunk-as-long-as-named",
@@ -628,8 +628,8 @@ MUTANTS = (
         "closed-next-file-alone",
         Promise.HISTORIES,
         "The run's next file closes a binlog only if its previous GTIDs are those at our end.",
-        ("tests/unit/stream/test_decide.py::test_what_closes_a_binlog",),
-        ((is_closed, always(part(part(when(), 2, of=2), 2, of=2))),),
+        ("tests/unit/stream/test_tail.py::test_what_closes_a_binlog",),
+        ((Track.judge, reads("FOLLOWED", "PASSED")),),
     ),
     Mutant(
         "closed-gtids-equal",
@@ -650,7 +650,7 @@ MUTANTS = (
         Promise.HISTORIES,
         "lineage.json is written where nothing lies, or where the same lies.",
         ("tests/unit/stream/test_tracking.py::test_an_answer_that_was_lost_is_no_second_lineage",),
-        ((Tracking._put, keyword(call(Store.put), if_absent="False")),),
+        ((put_once, keyword(call(Store.put), if_absent="False")),),
     ),
     Mutant(
         "a-lineage-ends-where-rows-were-left-out",

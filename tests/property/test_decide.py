@@ -141,18 +141,18 @@ def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
             case Flush(begin, end):
                 assert observed.chunked
                 assert observed.due
-                assert begin <= known.there.end < end <= size
+                assert begin <= known.all_chunks.end < end <= size
                 assert grid.at(begin) == grid.at(end - 1)
                 assert (begin, end) != (grid.at(begin).begin, grid.at(begin).end)
             case PutChunk(part):
                 assert observed.chunked
-                goes_on = observed.copies and bool(known.there)
+                goes_on = observed.copies and bool(known.all_chunks)
                 assert goes_on or not observed.closed
                 assert part in wanted
                 # a part of an upload is not durable; what is closed will be, completed
                 assert part.number not in known.parts or observed.pressed or not observed.closed
                 assert part.full
-                assert not known.there.cover(part.begin, part.end, limits.full_chunk)
+                assert not known.all_chunks.cover(part.begin, part.end, limits.full_chunk)
             case DeleteChunks(chunks):
                 assert not observed.closed
                 assert chunks
@@ -224,7 +224,7 @@ def test_there_is_always_something_to_do_until_there_is_not(
     if observed.closed or (observed.unfinishable and observed.due):
         assert actions
     elif observed.chunked and known.asked and observed.due and not known.object_there:
-        durable = known.there.end
+        durable = known.all_chunks.end
         if durable < size:
             spans = [(a.begin, a.end) for a in actions if isinstance(a, Flush)]
             spans += [(a.part.begin, a.part.end) for a in actions if isinstance(a, PutChunk)]

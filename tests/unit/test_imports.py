@@ -30,7 +30,7 @@ ORDER = (
 # `inspect` looks with the eyes of those that it looks for; nothing else goes sideways.
 SIDEWAYS = {
     "recover": {"backup", "model", "origin", "plan", "progress", "route", "snapshot"},
-    "stream": {"continuation", "ping", "remote", "spool", "start"},
+    "stream": {"continuation", "remote", "spool", "start", "telling"},
 }
 ROOMS = {
     "awscrt": {"binlog"},

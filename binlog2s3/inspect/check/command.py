@@ -49,9 +49,9 @@ from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import RetryPolicy, S3Store, opened
 from binlog2s3.stream.continuation import Begin, GoOn
-from binlog2s3.stream.ping import read_url
 from binlog2s3.stream.spool import holder, runs_in
 from binlog2s3.stream.start import rehearse
+from binlog2s3.stream.telling import read_url
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ROWS = 64

@@ -18,7 +18,7 @@ from binlog2s3.config.stream import Config, SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.formatting import size_text
 from binlog2s3.inspect.check.report import Row, fail, failed, ok, skipped, warn
-from binlog2s3.stream.spool import check_spool, holder, room_of, runs_in
+from binlog2s3.stream.spool import check_spool, hint_of, holder, room_of, runs_in
 
 _PROBE_BYTES = 1 << 20
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -49,30 +49,13 @@ def spool_rows(config: Config) -> Iterator[Row]:
 
 def unusable_hint(error: OSError, directory: Path) -> str:
     """The hint for a directory that cannot be made or written to."""
-    match error.errno:
-        case errno.EACCES | errno.EPERM:
-            make = f"install -d -m 700 -o {_user()} {directory}"
-            return f"change the owner of it and its contents to the user that streams: {make}"
-        case errno.ENOSPC | errno.EDQUOT:
-            return (
-                "free space there, but never delete run-*; or pass another directory with --spool"
-            )
-        case errno.EROFS:
-            return (
-                "it is on a read-only file system (in a systemd unit: add it to "
-                "ReadWritePaths=); or pass another directory with --spool"
-            )
-        case errno.ENOTDIR | errno.EEXIST:
-            return "a file has this name: pass another directory with --spool"
-    return "pass another directory with --spool"
-
-
-def _user() -> str:
-    """The user that runs this, in the form that `install` takes."""
+    if error.errno not in (errno.EACCES, errno.EPERM):
+        return hint_of(error)
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        return str(os.geteuid())
+        user = str(os.geteuid())
+    return f"{hint_of(error)}: install -d -m 700 -o {user} {directory}"
 
 
 def _make(directory: Path, made: list[Path]) -> None:

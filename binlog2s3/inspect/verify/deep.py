@@ -26,11 +26,10 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
-from binlog2s3.formatting import us_of
 from binlog2s3.inspect.verify.context import LineageContext, SourceContext, damaged
 from binlog2s3.inspect.verify.one_binlog import differences
 from binlog2s3.inspect.verify.report import Repaired
-from binlog2s3.stream.remote import put_entry
+from binlog2s3.stream.remote import put_entry, read_archived
 
 THREADS = 6
 _AHEAD = 8
@@ -222,21 +221,13 @@ def make_entry(context: LineageContext, name: BinlogName) -> Repaired:
 
 def _make(context: LineageContext, name: BinlogName) -> str:
     """Make the entry; returns why it was not made, or ""."""
-    store, key = context.source.store, context.object_key(name)
-    info = store.head(key)
-    if info is None:
-        return "the binlog is not there any more"
-    reading = BinlogReading(name)
+    store = context.source.store
     try:
-        for block in store.open(key, 0, info.size):
-            reading.feed(memoryview(block), us_of(info.last_modified))
-    except DamageError as error:
-        return f"its bytes are damaged: {error}"
-    if not info.size or reading.size != info.size:
-        return f"its last event ends at {reading.size} of {info.size} bytes"
-    if why := _breaks(context, reading):
-        return why
-    try:
+        reading = read_archived(store, context.object_key(name), name)
+        if reading is None:
+            return "the binlog is not there any more"
+        if why := _breaks(context, reading):
+            return why
         put_entry(store, context.entry_key(name), reading)
     except ArchiveError as error:
         return str(error)

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from binlog2s3.config.timing import DEFAULT
+from binlog2s3.config.outside import DEFAULT
 from tests.timed import hurried
 
 LOOKS = 30.0

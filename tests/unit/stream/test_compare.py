@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import SourceError
+from binlog2s3.server.connection import ServerFacts
 from binlog2s3.stream.compare import Common, Finder, another_beginning, cut
 from binlog2s3.stream.spool import SpoolRun
 from tests import documents
@@ -44,6 +46,7 @@ LINEAGE = replace(
 MOST = 8
 _, INSERT = statement("insert 000000053")
 SERVER = BinlogWriter().server_id
+FACTS = ServerFacts(uuid=UUID_A, flavour="mysql", version="9.7.0", server_id=1, gtid_mode=True)
 
 
 def binlog(
@@ -126,7 +129,12 @@ class Source:
         self.status: int | None = 0
         self.own = dict(binlogs)  # what it sends on the connection for questions
 
-    def probe(self, binlog_name: BinlogName) -> tuple[SpoolRun, Child]:
+    # as `Spool`
+
+    def started(
+        self, server_uuid: str, binlog_name: BinlogName, position: int, start: object
+    ) -> tuple[SpoolRun, Child]:
+        assert (server_uuid, position) == (FACTS.uuid, 4)
         directory = self._directory / str(len(self.probed))
         directory.mkdir(parents=True)
         self.probed.append(binlog_name)
@@ -134,9 +142,28 @@ class Source:
         self.children.append(Child(self.status))
         return SpoolRun(directory, replace(RUN, binlog=str(binlog_name))), self.children[-1]
 
-    def prove(self, binlog_name: BinlogName, head: bytes) -> None:
-        if why := another_beginning(binlog_name, head, self.own[binlog_name][: len(head)]):
-            raise SourceError(why, transient=True)
+    def discard(self, run: SpoolRun) -> None:
+        self.discarded.append(run)
+
+    # as `Server`
+
+    address = "db1:3306"
+
+    def close(self) -> None:
+        """It is asked on a new connection."""
+
+    def facts(self) -> ServerFacts:
+        return FACTS
+
+    def beginning(self, binlog_name: BinlogName, most: int) -> bytes:
+        return self.own[binlog_name][:most]
+
+    def finder(self, catalog: Catalog, stop: threading.Event, **more: int) -> Finder:
+        itself: Any = self
+        tool: Any = None
+        return Finder(
+            catalog, LINEAGE, server=itself, facts=FACTS, tool=tool, spool=itself, stop=stop, **more
+        )
 
     def find(
         self,
@@ -145,15 +172,7 @@ class Source:
         beginning: int = 64 << 10,
     ) -> Common | None:
         """The last common place, everything put away again."""
-        finder = Finder(
-            catalog,
-            LINEAGE,
-            probe=self.probe,  # type: ignore[arg-type]
-            discard=self.discarded.append,
-            stop=stop or threading.Event(),
-            prove=self.prove,
-            beginning=beginning,
-        )
+        finder = self.finder(catalog, stop or threading.Event(), beginning=beginning)
         try:
             return finder.last_common(sorted(self._binlogs))
         finally:
@@ -485,14 +504,7 @@ def node(
 def has_end(
     catalog: Catalog, there: Source, end: int, newest: int, gtids: str = f"7-{SERVER}-20"
 ) -> bool:
-    finder = Finder(
-        catalog,
-        LINEAGE,
-        probe=there.probe,  # type: ignore[arg-type]
-        discard=there.discarded.append,
-        stop=threading.Event(),
-        prove=there.prove,
-    )
+    finder = there.finder(catalog, threading.Event())
     names = [name(number) for number in range(1, newest + 2)]
     place = documents.parent_of(LINEAGE.id, binlog=str(name(1)), offset=end, gtid_set=gtids)
     return finder.has_end(place, [one for one in names if one in there.known], name(newest))

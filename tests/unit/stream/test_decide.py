@@ -1,7 +1,6 @@
 """The closed rule, and the decision branch by branch."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -29,29 +28,9 @@ from binlog2s3.stream.job import (
     Verify,
 )
 from binlog2s3.stream.remote import Held
-from binlog2s3.stream.tail import is_closed
 
 LIMITS = Limits(grid=Grid(10), full_chunk=10)
 UNKNOWN = Held(asked=False)
-
-
-@pytest.mark.parametrize(
-    ("ended", "next_in_run", "goes_on", "newer", "size_on_server"),
-    list(product([False, True], [False, True], [False, True], [False, True], [None, 99, 100, 101])),
-)
-def test_what_closes_a_binlog(
-    *, ended: bool, next_in_run: bool, goes_on: bool, newer: bool, size_on_server: int | None
-) -> None:
-    """Its own end; or the same run's next file with our GTIDs; or a newer one and the size."""
-    closed = is_closed(
-        ended=ended,
-        size=100,
-        next_in_run=next_in_run,
-        history_goes_on=goes_on,
-        newer_on_server=newer,
-        size_on_server=size_on_server,
-    )
-    assert closed == any([ended, next_in_run and goes_on, newer and size_on_server == 100])
 
 
 def part(number: int, end: int | None = None) -> Part:

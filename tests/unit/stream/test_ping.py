@@ -13,7 +13,7 @@ import pytest
 
 from binlog2s3.errors import ConfigError
 from binlog2s3.status.model import Lag, Status, Totals
-from binlog2s3.stream.ping import DeadMan, ask, read_url
+from binlog2s3.stream.telling import DeadMan, fetch, read_url
 from tests.documents import TIME
 from tests.waiting import wait_until
 
@@ -93,7 +93,7 @@ def test_it_asks_no_more_often_than_the_interval(tmp_path: Path) -> None:
 
 def test_a_failure_is_told_once_without_the_url(tmp_path: Path) -> None:
     """And asked again; what was not told stays to be told."""
-    logger, told = logging.getLogger("binlog2s3.ping"), list[logging.LogRecord]()
+    logger, told = logging.getLogger("binlog2s3.telling"), list[logging.LogRecord]()
     handler = logging.Handler()  # whatever other tests have made of the loggers above it
     handler.emit = told.append  # type: ignore[method-assign]
     before = logger.level
@@ -158,9 +158,9 @@ def test_one_get_is_made() -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            ask(f"http://127.0.0.1:{server.server_port}/ping?x=1")
+            fetch(f"http://127.0.0.1:{server.server_port}/ping?x=1")
             with pytest.raises(urllib.error.HTTPError) as caught:
-                ask(f"http://127.0.0.1:{server.server_port}/bad")
+                fetch(f"http://127.0.0.1:{server.server_port}/bad")
             caught.value.close()
         finally:
             server.shutdown()

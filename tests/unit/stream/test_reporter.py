@@ -13,19 +13,18 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import SourceError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Purge, Status, Totals, UploadStatus
 from binlog2s3.store.contract import ObjectInfo
-from binlog2s3.stream.board import Board
+from binlog2s3.stream.daemon import Loop
 from binlog2s3.stream.job import Failing
-from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Reporter, vanished
 from binlog2s3.stream.source_watch import SourceState
 from binlog2s3.stream.spool import Room
+from binlog2s3.stream.telling import Board
 from binlog2s3.stream.uploader import Counts, Uploading
 from binlog2s3.stream.waiting import Stop
 from tests.documents import BACKUP, BEAT, FLOOR, LINEAGE, TIME, UUID, like
@@ -112,7 +111,7 @@ class Parts:
         self.uploads = Counted(
             catalog=Catalog(MemoryStore(), LAYOUT),
             bodies=None,
-            grid=Grid(1000),
+            config=made,
             spool=None,
             workers=InlineWorkers(4),
             stop=self.stop,

@@ -13,12 +13,11 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.config.stream import MysqlConfig, StreamConfig
+from binlog2s3.config.stream import Config, MysqlConfig
 from binlog2s3.errors import Binlog2s3Error, GapError, SourceError, UncomparedError, UnloggedError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
 from binlog2s3.server.login import Login, resolve
@@ -31,6 +30,7 @@ from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
+from tests.streamer import config
 from tests.unit.stream.builders import name, rows
 
 LAYOUT = Layout("p", "orders")
@@ -43,13 +43,11 @@ LINEAGE = replace(
 FACTS = ServerFacts(uuid=UUID_A, flavour="mysql", version="9.7.0", server_id=1, gtid_mode=True)
 
 
-def stream_config(**changes: Any) -> StreamConfig:
-    """What was asked for."""
-    made = StreamConfig(
-        source="orders", start_binlog=None, start_at="oldest", flush_interval=0,
-        heartbeat_interval=30,
-    )  # fmt: skip
-    return replace(made, **changes)
+def asked_for(program: Path, **changes: Any) -> Config:
+    """What was asked for, with that mysqlbinlog."""
+    made = config(Path("unused"), 1000)
+    mysql = replace(made.mysql, mysqlbinlog=program)
+    return replace(made, mysql=mysql, stream=replace(made.stream, **changes))
 
 
 OVERLAP = Overlap(binlog=name(4), begin=60, end=100, crc64=5)
@@ -157,14 +155,13 @@ class Asked(Resumption):
 
     def __init__(
         self,
-        config: StreamConfig,
-        program: Path,
+        config: Config,
         found: Common | SourceError | None,
         others: Sequence[KnownEnd],
     ) -> None:
         spool: Any = "not used: see Finder"
         catalog = Catalog(MemoryStore(), LAYOUT)
-        super().__init__(config, program, Grid(1000), catalog, spool, threading.Event())
+        super().__init__(config, catalog, spool, threading.Event())
         self.compared = self.cuts = 0
         self.is_same_end = False
         self.found = found
@@ -213,7 +210,7 @@ class Asks:
         others: Sequence[KnownEnd] = (),
         **config: Any,
     ) -> NextRun:
-        resumption = Asked(stream_config(**config), self._program, found, others)
+        resumption = Asked(asked_for(self._program, **config), found, others)
         resumption.is_same_end = self.is_same_end
         try:
             return resumption.next_run(server, known_end, doubt)  # type: ignore[arg-type]
@@ -520,6 +517,6 @@ def test_the_servers_time_zone_is_asked_before_each_run(ask: Asks) -> None:
 def test_without_a_spool_nothing_is_compared(program: Path) -> None:
     """A preflight says that the server contradicts the archive; it reads no binlog for that."""
     catalog = Catalog(MemoryStore(), LAYOUT)
-    resumption = Resumption(stream_config(), program, Grid(1000), catalog, None, threading.Event())
+    resumption = Resumption(asked_for(program), catalog, None, threading.Event())
     with pytest.raises(UncomparedError, match=r"contradicts the archive: its b\.000004 has 50"):
         resumption.next_run(Server(rows(4, size=50)), KNOWN_END)  # type: ignore[arg-type]

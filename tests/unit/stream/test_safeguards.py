@@ -31,8 +31,8 @@ from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.config.outside import DEFAULT
 from binlog2s3.config.stream import MysqlConfig, SpoolLimits
-from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import (
     ArchiveError,
     ElsewhereError,
@@ -58,7 +58,6 @@ from binlog2s3.stream.spool import PROBE, Spool, SpoolRun
 from binlog2s3.stream.start import Startup, find
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.tracking import Tracking
-from binlog2s3.stream.uploader import backoff
 from binlog2s3.stream.waiting import Stop, delay
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
@@ -498,7 +497,7 @@ def test_a_body_from_the_bucket_never_comes_whole_if_it_is_wrong(world: World) -
     world.work(streamer)
     streamer.press(pressed=True)
     track, part = streamer.tracks[FIRST], streamer.grid.at(200)
-    place = streamer.uploader.jobs[0].place
+    place = streamer.uploader.jobs[0].remote
     right = place._checked(part.begin, part.end, track.digest.part_crc64(part))
     data = world.source.data(FIRST)[part.begin : part.end]
     with closing(right.open()) as reader:
@@ -516,7 +515,7 @@ def test_what_lies_below_the_floor_is_not_taken_for_ours(world: World) -> None:
     world.source.write(950)
     world.work(streamer)
     streamer.press(pressed=True)
-    place, ours = streamer.uploader.jobs[0].place, world.chunks()
+    place, ours = streamer.uploader.jobs[0].remote, world.chunks()
     assert streamer.tracks[FIRST].floor > 330
     for begin, end in ((0, 300), (50, 330)):  # ends that are known, and others
         data = bytearray(world.source.data(FIRST)[begin:end])
@@ -538,7 +537,7 @@ def test_a_chunk_that_came_wrong_once_is_not_deleted(
     streamer = world.start()
     world.source.write(950)
     world.work(streamer)
-    place = streamer.uploader.jobs[0].place
+    place = streamer.uploader.jobs[0].remote
     data = b"of another history" * 20
     other = Chunk(0, len(data), crc64nvme(data))
     world.store.put(f"{CHUNKS}{other}", data)
@@ -581,7 +580,7 @@ def test_a_part_that_is_read_back_is_never_in_memory_as_a_whole(world: World) ->
     assert track.floor >= part.end
     crc64 = track.digest.part_crc64(part)
     tracemalloc.start()
-    sent = streamer.uploader.jobs[0].place.put_part("an upload", part, crc64)
+    sent = streamer.uploader.jobs[0].remote.put_part("an upload", part, crc64)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sent.size == 16 << 20
@@ -1073,7 +1072,7 @@ def begun_track(made: BinlogWriter, end: int) -> Track:
     for begin, at in itertools.pairwise([0, *made.ends[1:]]):
         if at <= end:
             track.feed(memoryview(bytes(made.data[begin:at])))
-    track.raise_floor(Grid(5 << 20))
+    track.raise_floor()
     return track
 
 
@@ -1166,9 +1165,8 @@ def test_a_run_begins_with_a_question_on_a_new_connection(runs: Any) -> None:
 def test_a_source_or_a_store_may_be_away_for_days(failures: int) -> None:
     """After an hour there have been more failures than a number can be doubled.
 
-    Each wait for the source is twice as long as the one before, until it is the longest.
+    Each wait is twice as long as the one before, until it is the longest.
     """
-    assert 0 <= backoff(failures) <= 10.0
     most = DEFAULT.first_delay_seconds * 2 ** min(failures, 64)
     most = min(most, DEFAULT.longest_delay_seconds)
     assert most / 2 <= delay(failures, DEFAULT) <= most

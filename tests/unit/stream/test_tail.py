@@ -4,7 +4,9 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +18,10 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, EventType
 from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.stream.spool import SpoolRun
-from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, overlap_of
+from binlog2s3.stream.spool import SpoolFile, SpoolRun
+from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from tests.binlog_writer import NOW, UUID_A, XID, BinlogWriter, statement
-from tests.unit.stream.builders import RUN, bytes_of, ends_of
+from tests.unit.stream.builders import RUN, bytes_of, ends_of, name
 
 GRID = Grid(1000)
 ONE, TWO = "mysql-bin.000001", "mysql-bin.000002"
@@ -413,7 +415,7 @@ def test_a_track_whose_files_are_gone(tmp_path: Path) -> None:
     track = track_of(tmp_path / "one", data)
     before = certain_overlap(track)
     grid = track.digest._grid
-    track.raise_floor(grid)
+    track.raise_floor()
     (tmp_path / "one" / ONE).unlink()
     assert (track.floor, track.segments, track.path) == (track.size, (), None)
     assert overlap_of(track) == before
@@ -433,7 +435,7 @@ class Meanwhile(Track):
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
         if name == "segments":
-            more = Segment(found[-1].path, found[-1].begin + 100, 0)
+            more = SpoolFile(found[-1].path, found[-1].begin + 100, 0)
             super().__setattr__(name, type(found)([*found, more]))
         return found
 
@@ -443,3 +445,22 @@ def test_a_body_is_read_while_a_run_goes_on(tmp_path: Path) -> None:
     track = Meanwhile(BinlogName.parse(ONE), tmp_path / "one", Grid(1000))
     (tmp_path / "one").write_bytes(bytes(range(100)))
     assert bytes_of(track.body(10, 90)) == bytes(range(10, 90))
+
+
+@pytest.mark.parametrize(
+    ("ended", "state", "newer", "size_on_server"),
+    product([False, True], list(TrackState)[:3], [False, True], [None, 99, 100, 101]),
+)
+def test_what_closes_a_binlog(
+    *, ended: bool, state: TrackState, newer: bool, size_on_server: int | None
+) -> None:
+    """Its own end; or the same run's next file with our GTIDs; or a newer one and the size."""
+    scanner = SimpleNamespace(position=100, ended=ended)
+    track: Any = SimpleNamespace(name=name(1), size=100, state=state, scanner=scanner, closed=None)
+    sizes = {name(1): size_on_server, name(2): 4 if newer else None}
+    Track.judge(track, {
+        of: ServerBinlog(name=of, size=size, encrypted=False)
+        for of, size in sizes.items() if size is not None
+    })  # fmt: skip
+    closes = any([ended, state is TrackState.FOLLOWED, newer and size_on_server == 100])
+    assert track.state is (TrackState.CLOSED if closes else state)

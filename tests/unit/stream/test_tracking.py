@@ -39,7 +39,7 @@ from binlog2s3.stream.waiting import Stop
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
-from tests.process import AtOnce
+from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
 from tests.unit.stream.builders import RUN, name, spool_in
 
@@ -77,7 +77,7 @@ class Bench:
         self.uploads = AtOnce(
             catalog=Catalog(self.store, LAYOUT),
             bodies=self.store,
-            grid=Grid(1000),
+            config=config(directory, 1000),
             spool=self.spool,
             workers=self.workers,
             stop=Stop(),

@@ -24,7 +24,7 @@ from binlog2s3.stream.job import (
     PutPart,
     PutWhole,
 )
-from binlog2s3.stream.pace import AT_A_TIME, UploadPace
+from binlog2s3.stream.uploader import AT_A_TIME, UploadPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World, freed_before
 

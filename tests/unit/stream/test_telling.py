@@ -19,8 +19,8 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import StoreError
 from binlog2s3.status.model import Lag, SourceStatus, State, Status, Trouble
-from binlog2s3.stream import systemd as notify
-from binlog2s3.stream.systemd import Alive, Notifier, attend, line, of_environment
+from binlog2s3.stream import telling as notify
+from binlog2s3.stream.telling import Alive, Notifier, attend, of_environment, status_line
 from binlog2s3.stream.waiting import Stop
 from tests.ear import Ear
 from tests.waiting import wait_until
@@ -194,7 +194,7 @@ def waits(state: State, server: SourceStatus = AT.server, **texts: str) -> Statu
 )
 def test_a_status_in_a_few_words(status: Status, text: str) -> None:
     """What `systemctl status` shows: what it does, or what it waits for."""
-    assert line(status) == text
+    assert status_line(status) == text
 
 
 def test_a_status_is_one_line(ear: Ear) -> None:
