@@ -395,11 +395,8 @@ class Prune:
         A greater one does not count: this run did not choose it, and somebody may have forged it.
         When a floor was written, the later of two clocks says.
         """
-        found = {}
-        for info in self._store.list(self._layout.floors(lineage.id)):
-            number = self._layout.floor_number(lineage.id, info.key)
-            if number is not None and number <= most.number:
-                found[number] = info
+        floors = self._catalog.listed(self._layout.floors(lineage.id), "floor")
+        found = {key.number: info for key, info in floors if key.number <= most.number}
         for number in sorted(found, reverse=True):
             try:
                 floor = read(self._store, found[number].key, LineageFloor)
@@ -475,11 +472,8 @@ class Prune:
 
     def _old_turns(self) -> Sequence[str]:
         """The keys of all turns but the last, without what Object Lock keeps."""
-        layout = self._layout
-        numbers = {
-            info.key: layout.turn_number(info.key) for info in self._store.list(layout.turns)
-        }
-        turns = {number: key for key, number in numbers.items() if number is not None}
+        listed = self._catalog.listed(self._layout.turns, "turn")
+        turns = {key.number: info.key for key, info in listed}
         old = [turns[number] for number in sorted(turns)[:-_TURNS_KEPT]]
         locked = self._locked(old)
         return [key for key in old if key not in locked]

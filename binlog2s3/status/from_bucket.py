@@ -281,7 +281,7 @@ def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], lis
         unreadable.append(error)
         is_known = False
     readable = {lineage.id: lineage for lineage in catalog.lineages(unreadable)}
-    bare = [key for key in catalog.foreign if layout.place_of(f"{key}lineage.json") is not None]
+    bare = [key for key in catalog.foreign if layout.parsed(f"{key}lineage.json") is not None]
     wrong = [*map(str, unreadable), *(f"{key}lineage.json is missing" for key in sorted(bare))]
     current = current_of([*readable.values()], turn) if is_known else ""
     return readable, wrong, current or None

@@ -570,8 +570,8 @@ class Plants:
 
     def turns(self, after: int) -> frozenset[int]:
         """The numbers of turns after this one that were used before."""
-        found = {one: self._layout.turn_number(one.key) for one in self._kept(self._layout.turns)}
-        numbers = {one: number for one, number in found.items() if number and number > after}
+        keys = ((one, self._layout.parsed(one.key)) for one in self._kept(self._layout.turns))
+        numbers = {one: key.number for one, key in keys if key is not None and key.number > after}
         self._told([*numbers])
         return frozenset(numbers.values())
 

@@ -768,7 +768,8 @@ def with_turns(there: World, count: int) -> World:
 
 
 def turns_of(there: World) -> list[int]:
-    numbers = [LAYOUT.turn_number(info.key) for info in there.list(LAYOUT.turns)]
+    keys = [LAYOUT.parsed(info.key) for info in there.list(LAYOUT.turns)]
+    numbers = [key.number for key in keys if key is not None]
     return [number for number in numbers if number is not None]
 
 
