@@ -17,8 +17,7 @@ from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.layout import Layout, ParsedKey
 from binlog2s3.archive.pages import Page, name_at
-from binlog2s3.archive.retired import Retired
-from binlog2s3.archive.writers import Turn
+from binlog2s3.archive.writers import Retired, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.contract import Store

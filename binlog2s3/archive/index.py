@@ -1,4 +1,4 @@
-"""What a lineage has in the archive, found without listing all of it.
+"""What a lineage has, found without listing all of it; with its open binlogs: `inventory`.
 
 Pages tell what lies in their range; what no page covers is listed.
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from binlog2s3.archive.catalog import Catalog, Contents, read
+from binlog2s3.archive.catalog import Catalog, Contents, has_hole, read, settled
+from binlog2s3.archive.chunks import Chunks
 from binlog2s3.archive.documents import EntryRow, Lineage
 from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
@@ -424,6 +425,58 @@ class Index:
             if page is not None and page.after.unbroken_from <= number <= page.last:
                 return page.last
         return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All binlogs of a lineage. `open`: the chunks of those that are not archived."""
+
+    index: Index
+    open: Mapping[BinlogName, Chunks]
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.index.lineage
+
+    def __contains__(self, name: BinlogName) -> bool:
+        """Whether the bucket has bytes of this binlog, as pages and listings say."""
+        return name in self.open or (
+            name == name_at(self.lineage, name.number) and self.index.has(name.number)
+        )
+
+    def names(self, is_readable: Callable[[Chunks], bool]) -> list[BinlogName]:
+        """All archived binlogs, and the open ones that `is_readable` accepts, in order."""
+        found = [name for name, chunks in self.open.items() if is_readable(chunks)]
+        for run in self.index.runs():
+            found += [name_at(self.lineage, number) for number in range(run.first, run.last + 1)]
+        return sorted(found)
+
+    def without_entry(self) -> list[BinlogName]:
+        """The binlogs that have neither a page nor an entry, as listings say, in order."""
+        return sorted({*self.open, *self.index.undescribed()})
+
+
+def inventory(catalog: Catalog, lineage: Lineage, look: Callable[[], Index]) -> Inventory:
+    """List a lineage: chunks first, so that a binlog that is archived meanwhile is never missed.
+
+    `look` makes a new index. A hole can mean that chunks changed during their listing, so both are
+    repeated.
+    """
+
+    def once() -> Inventory:
+        index = look()
+        # pages are only hints; the binlogs are listed after both
+        chunks, _pages = both(lambda: catalog.chunked(lineage).open, index.firsts)
+        return Inventory(
+            index=index,
+            open={
+                name: chunks[name]
+                for name in chunks
+                if name != name_at(lineage, name.number) or not index.has(name.number)
+            },
+        )
+
+    return settled(once, lambda found: not any(map(has_hole, found.open.values())))
 
 
 def _keep(pages: dict[int, Page], first: int, page: Page) -> None:

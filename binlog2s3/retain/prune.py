@@ -24,7 +24,7 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, name_at
-from binlog2s3.archive.retired import Retired
+from binlog2s3.archive.writers import Retired
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import for_writing
 from binlog2s3.config.outside import OUTSIDE, Outside

@@ -26,9 +26,8 @@ from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
-from binlog2s3.archive.retired import Retired
 from binlog2s3.archive.sources import all_sources, nothing_of
-from binlog2s3.archive.writers import Heartbeat, Position
+from binlog2s3.archive.writers import Heartbeat, Position, Retired
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.options import parse
 from binlog2s3.config.stream import BY_NAME

@@ -18,8 +18,7 @@ from binlog2s3.archive.drills import DrillResult, UnreadDrill, last_of, latest
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index, NumberRange
 from binlog2s3.archive.pages import build
-from binlog2s3.archive.retired import Retired
-from binlog2s3.archive.writers import Turn
+from binlog2s3.archive.writers import Retired, Turn
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.goal import ToTime
