@@ -34,14 +34,6 @@ ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, Entr
 """Reads entries, without those that are missing or cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberRange:
-    """Binlogs `first` to `last`, by number: all are archived, as pages or listings say."""
-
-    first: int
-    last: int
-
-
 class Index:
     """Finds the archived binlogs of one lineage. It asks the store once for each fact.
 
@@ -73,7 +65,7 @@ class Index:
         self.problems = problems if problems is not None else []
         self._firsts: list[int] | None = None
         self._written: dict[int, datetime] = {}
-        self._runs: list[NumberRange] | None = None
+        self._runs: list[range] | None = None
         self._pages: dict[int, Page] = {}
         self._rows: dict[int, EntryRow] = {}
         self._doubted: set[int] = set()
@@ -182,8 +174,8 @@ class Index:
 
     # What is there
 
-    def runs(self) -> list[NumberRange]:
-        """The archived binlogs, in order, as pages say; where there is no page, as listings say.
+    def runs(self) -> list[range]:
+        """The numbers of the archived binlogs, in order, by pages; without a page, by listings.
 
         It reads the last page. For each break before it, it reads one page, or lists its range.
         """
@@ -193,14 +185,14 @@ class Index:
 
     def has(self, number: int) -> bool:
         """Whether the binlog of this number is archived, as pages or listings say."""
-        at = bisect_right(self.runs(), number, key=lambda run: run.first) - 1
-        return at >= 0 and number <= self.runs()[at].last
+        at = bisect_right(self.runs(), number, key=lambda run: run.start) - 1
+        return at >= 0 and number in self.runs()[at]
 
     def last_number(self) -> int | None:
         """The number of the last binlog that is archived; None if none is."""
-        return self.runs()[-1].last if self.runs() else None
+        return self.runs()[-1][-1] if self.runs() else None
 
-    def _find_runs(self) -> list[NumberRange]:
+    def _find_runs(self) -> list[range]:
         last, least = self.last_page(), self._floor
         upto = last.last if last is not None else least - 1
         found = list(_runs(name.number for name in self.below_floor().binlogs))
@@ -221,11 +213,11 @@ class Index:
                 upto = page.first - 1
             before = max(before, least, *(d + self._span for d in self._doubted if d <= upto))
             if before <= upto:
-                found.append(NumberRange(before, upto))
+                found.append(range(before, upto + 1))
             upto = min(before - 1, upto)
         return _joined(found)
 
-    def _filled(self, page: Page, upto: int) -> list[NumberRange]:
+    def _filled(self, page: Page, upto: int) -> list[range]:
         """Archived binlogs that a page has no entry of: `verify --repair` may have made one."""
         missing = set(range(max(page.first, self._floor), upto + 1)) - set(page.numbers)
         there = self.archived(page.first).binlogs if missing else ()
@@ -364,7 +356,7 @@ class Index:
     def _rows_of(self, begin: int, last: int) -> Iterator[EntryRow]:
         """The entries of these binlogs, in order."""
         for run in self.runs():
-            for number in range(max(run.first, begin), min(run.last, last) + 1):
+            for number in range(max(run.start, begin), min(run.stop, last + 1)):
                 if (entry := self.row(number)) is not None:
                     yield entry
 
@@ -448,7 +440,7 @@ class Inventory:
         """All archived binlogs, and the open ones that `is_readable` accepts, in order."""
         found = [name for name, chunks in self.open.items() if is_readable(chunks)]
         for run in self.index.runs():
-            found += [name_at(self.lineage, number) for number in range(run.first, run.last + 1)]
+            found += [name_at(self.lineage, number) for number in run]
         return sorted(found)
 
     def without_entry(self) -> list[BinlogName]:
@@ -500,16 +492,16 @@ def _within(lineage: Lineage, there: Contents, low: int, high: int | None) -> Co
     )
 
 
-def _runs(numbers: Iterable[int]) -> Iterator[NumberRange]:
+def _runs(numbers: Iterable[int]) -> Iterator[range]:
     """Ranges of consecutive numbers."""
-    return iter(_joined(NumberRange(number, number) for number in numbers))
+    return iter(_joined(range(number, number + 1) for number in numbers))
 
 
-def _joined(runs: Iterable[NumberRange]) -> list[NumberRange]:
-    found: list[NumberRange] = []
-    for run in sorted(runs, key=lambda one: one.first):
-        if found and run.first <= found[-1].last + 1:
-            found[-1] = NumberRange(found[-1].first, max(found[-1].last, run.last))
+def _joined(runs: Iterable[range]) -> list[range]:
+    found: list[range] = []
+    for run in sorted(runs, key=lambda run: run.start):
+        if found and run.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, run.stop))
         else:
             found.append(run)
     return found
