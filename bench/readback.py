@@ -52,11 +52,11 @@ def read_back(where: Bucket) -> Contents:
         if name in binlogs:
             pieces = _object(client, where.bucket, binlogs[name][0])
         else:
+            needed = join(chunks[name])
+            begins = [0, *(chunk.end for chunk in needed)]
             pieces = (
-                _object_bytes(client, where.bucket, chunks[name][piece.chunk])[
-                    piece.begin - piece.chunk.begin : piece.end - piece.chunk.begin
-                ]
-                for piece in join(chunks[name])
+                _object_bytes(client, where.bucket, chunks[name][chunk])[begin - chunk.begin :]
+                for begin, chunk in zip(begins, needed, strict=False)
             )
         scan(name, pieces, contents)
     client.close()

@@ -120,7 +120,7 @@ class World:
                 if keys[0] not in self._carried:
                     self._carried[keys[0]] = tuple(self.beats()) if live else ()
                 self.told(keys[0])
-            elif operation == "put" and LAYOUT.is_standby(keys[0]):
+            elif operation == "put" and LAYOUT.is_of("standby", keys[0]):
                 pass
             elif operation == "put" and keys[0].startswith(LAYOUT.live):
                 self.ends_well(keys[0])

@@ -11,9 +11,8 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import BackupId, Count, Document, Moment, SourceName, Text
-from binlog2s3.errors import ArchiveError, ObjectMissingError
 
 INTERVAL_SECONDS = 30.0
 DEAD_AFTER = timedelta(minutes=5)
@@ -56,20 +55,11 @@ def runs_of(catalog: Catalog, now: datetime) -> list[BackupRun]:
     `now` is by the store's clock. One listing, one small GET for each.
     """
     found = []
-    for info in [*catalog.store.list(catalog.layout.backup_runs)]:
-        if catalog.layout.backup_run_id(info.key) is None:
-            catalog.foreign[info.key] = ""
-            continue
-        try:
-            run = read(catalog.store, info.key, BackupRun)
-        except ObjectMissingError:  # it has ended
-            continue
-        except ArchiveError:
-            catalog.foreign[info.key] = ""
-            continue
+    for run, info in catalog.documents(catalog.layout.backup_runs, "backup-run", BackupRun):
         if run.state == "running" and info.last_modified < now - DEAD_AFTER:
-            run = replace(run, state="failed", error=KILLED)
-        found.append(run)
+            found.append(replace(run, state="failed", error=KILLED))
+        else:
+            found.append(run)
     return sorted(found, key=lambda run: (run.since, run.id))
 
 

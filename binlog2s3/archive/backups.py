@@ -105,10 +105,7 @@ def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -
     one that is listed and not there, and listed again: a store may show it later.
     """
     found, missing = [], set[str]()
-    for info in catalog.store.list(catalog.layout.backups):
-        if catalog.layout.backup_id(info.key) is None:
-            catalog.foreign[info.key] = ""
-            continue
+    for _, info in catalog.listed(catalog.layout.backups, "backup"):
         try:
             found.append(read(catalog.store, info.key, Backup))
         except ObjectMissingError:

@@ -4,7 +4,7 @@ Law: what is under `archive/` is written once. A key or document that is not our
 touched and never guessed at.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,7 +16,7 @@ from typing import TypeVar
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.codec import LINEAGE_ID, Document, too_large
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
-from binlog2s3.archive.layout import Layout, Place
+from binlog2s3.archive.layout import Kind, Layout, ParsedKey
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.reader import Range, Readable, ranges_of
 from binlog2s3.archive.writers import Heartbeat, Standby, Turn
@@ -53,14 +53,14 @@ class Contents:
     entries: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
     chunks: dict[BinlogName, dict[Chunk, ObjectInfo]] = field(default_factory=dict)
 
-    def add(self, place: Place, info: ObjectInfo) -> None:
+    def add(self, key: ParsedKey, info: ObjectInfo) -> None:
         """Add an object, if it is of a binlog."""
-        if place.binlog is None:
+        if key.binlog is None:
             return
-        if place.chunk is not None:
-            self.chunks.setdefault(place.binlog, {})[place.chunk] = info
+        if key.chunk is not None:
+            self.chunks.setdefault(key.binlog, {})[key.chunk] = info
         else:
-            (self.binlogs if place.kind == "binlog" else self.entries)[place.binlog] = info
+            (self.binlogs if key.kind == "binlog" else self.entries)[key.binlog] = info
 
     @property
     def names(self) -> list[BinlogName]:
@@ -106,11 +106,11 @@ class LastWriter:
     error: ArchiveError | None = None
 
 
-Kind = TypeVar("Kind", bound=Document)
+AnyDocument = TypeVar("AnyDocument", bound=Document)
 Result = TypeVar("Result")
 
 
-def read(store: Store, key: str, kind: type[Kind]) -> Kind:
+def read(store: Store, key: str, kind: type[AnyDocument]) -> AnyDocument:
     """The document under this key, checked. Every document of the bucket is read here.
 
     Raises ObjectMissingError, and ArchiveError if it is not a valid document of this kind and key.
@@ -169,15 +169,44 @@ class Catalog:
         """The writers' objects by rank (generation, token). One listing."""
         return self._writers(self.store.list(self.layout.writers))
 
+    def listed(
+        self, prefix: str, kind: Kind, infos: Iterable[ObjectInfo] | None = None
+    ) -> Iterator[tuple[ParsedKey, ObjectInfo]]:
+        """The objects of this kind below a prefix; others are foreign. One listing.
+
+        `infos`: what it has shown, if it was made.
+        """
+        for info in self.store.list(prefix) if infos is None else infos:
+            key = self.layout.parsed(info.key)
+            if key is not None and key.kind == kind:
+                yield key, info
+            else:
+                self.foreign[info.key] = ""
+
+    def documents(
+        self, prefix: str, kind: Kind, document: type[AnyDocument]
+    ) -> Iterator[tuple[AnyDocument, ObjectInfo]]:
+        """The documents of this kind below a prefix. One listing, one small GET for each.
+
+        One that is deleted meanwhile is skipped; one that cannot be read is foreign.
+        """
+        for _, info in [*self.listed(prefix, kind)]:
+            try:
+                yield read(self.store, info.key, document), info
+            except ObjectMissingError:
+                continue
+            except ArchiveError:
+                self.foreign[info.key] = ""
+
     def live(self) -> tuple[dict[tuple[int, str], ObjectInfo], list[str]]:
         """The writers' objects, and the keys below `live/` of chunks and of what is not ours.
 
         One listing.
         """
         infos = list(self.store.list(self.layout.live))
-        places = [(info.key, self.layout.place_of(info.key)) for info in infos]
+        keys = [(info.key, self.layout.parsed(info.key)) for info in infos]
         aside = ("writer", "standby", "probe", "backup-run")
-        others = [key for key, place in places if place is None or place.kind not in aside]
+        others = [key for key, what in keys if what is None or what.kind not in aside]
         writers = self._writers(one for one in infos if one.key.startswith(self.layout.writers))
         return writers, others
 
@@ -189,20 +218,13 @@ class Catalog:
                 keys |= {upload.key for upload in self.store.uploads_below(prefix)}
             except UnsupportedError:
                 break
-        places = {key: self.layout.place_of(key) for key in keys}
         ours = ("binlog", "probe", "stored")
-        known = {key for key, one in places.items() if one and one.kind in ours}
+        known = {key for key in keys if (what := self.layout.parsed(key)) and what.kind in ours}
         return sorted(key for key in keys - known if not self.layout.is_probe_upload(key))
 
     def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:
-        found = {}
-        for info in infos:
-            rank = self.layout.writer_rank(info.key)
-            if rank is not None:
-                found[rank] = info
-            else:
-                self.foreign[info.key] = ""
-        return found
+        writers = self.listed(self.layout.writers, "writer", infos)
+        return {key.rank: info for key, info in writers}
 
     def heartbeats(self, ranks: Iterable[tuple[int, str]]) -> list[Heartbeat]:
         """The heartbeats of these writers, without those that were deleted meanwhile."""
@@ -241,40 +263,22 @@ class Catalog:
         return None
 
     def standbys(self) -> list[tuple[Standby, ObjectInfo]]:
-        """The standbys, in order of their start. One listing, one small GET for each.
-
-        An object that cannot be read is skipped.
-        """
-        found = []
-        for info in [*self.store.list(self.layout.standbys)]:
-            if not self.layout.is_standby(info.key):
-                self.foreign[info.key] = ""
-                continue
-            try:
-                found.append((read(self.store, info.key, Standby), info))
-            except ObjectMissingError:
-                continue
-            except ArchiveError:
-                self.foreign[info.key] = ""
-        return sorted(found, key=lambda one: one[0].token)
+        """The standbys, in order of their start: see `documents`."""
+        standbys = self.documents(self.layout.standbys, "standby", Standby)
+        return sorted(standbys, key=lambda standby: standby[0].token)
 
     def turn(self, known: Turn | None = None) -> Turn | None:
         """The last turn, which names the current lineage; None before the first.
 
         One listing, one GET unless it is `known`. Raises ArchiveError if it is not of this format.
         """
-        found = []
-        for info in self.store.list(self.layout.turns):
-            number = self.layout.turn_number(info.key)
-            if number is not None:
-                found.append(number)
-            else:
-                self.foreign[info.key] = ""
-        if not found:
+        turns = {key.number: info.key for key, info in self.listed(self.layout.turns, "turn")}
+        if not turns:
             return None
-        if known is not None and known.number == max(found):
+        last = max(turns)
+        if known is not None and known.number == last:
             return known
-        return read(self.store, self.layout.turn(max(found)), Turn)
+        return read(self.store, turns[last], Turn)
 
     def lineages(self, unreadable: list[ArchiveError] | None = None) -> list[Lineage]:
         """All lineages with their floors, oldest first. One listing; for each, another and a GET.
@@ -317,22 +321,16 @@ class Catalog:
         return [*self.store.list(self.layout.floors(lineage))]
 
     def _with_floor(self, lineage: Lineage, floors: Iterable[ObjectInfo]) -> Lineage:
-        found: dict[int, str] = {}
-        for info in floors:
-            number = self.layout.floor_number(lineage.id, info.key)
-            if number is not None and number > lineage.first_binlog.number:
-                found[number] = info.key
-            else:
-                self.foreign[info.key] = ""
-        for number in sorted(found, reverse=True):
-            try:
-                floor = read(self.store, found[number], LineageFloor)
-            except (ObjectMissingError, ArchiveError):
-                self.foreign[found[number]] = ""
-                continue
-            if floor.binlog == name_at(lineage, number):
-                return replace(lineage, floor=floor)
-            self.foreign[found[number]] = ""
+        prefix = self.layout.floors(lineage.id)
+        keys = {key.number: info.key for key, info in self.listed(prefix, "floor", floors)}
+        early = {number for number in keys if number <= lineage.first_binlog.number}
+        self.foreign |= {keys.pop(number): "" for number in early}
+        for number in sorted(keys, reverse=True):
+            with suppress(ObjectMissingError, ArchiveError):
+                floor = read(self.store, keys[number], LineageFloor)
+                if floor.binlog == name_at(lineage, number):
+                    return replace(lineage, floor=floor)
+            self.foreign[keys[number]] = ""
         return replace(lineage, floor=None)
 
     def archived(self, lineage: Lineage, *, entries: bool = True) -> Contents:
@@ -363,7 +361,7 @@ class Catalog:
                 found.add(name.rstrip("/"))
                 continue
             key = self.layout.live + name
-            if key not in _of_processes(self.layout) and not self.layout.is_probe(key):
+            if key not in _of_processes(self.layout) and self.layout.parsed(key) is None:
                 self.foreign[key] = ""
         return found
 
@@ -514,14 +512,14 @@ class Catalog:
         """
         found: dict[str, Contents] = {}
         for info in infos:
-            place = self.layout.place_of(info.key)
-            if place is None:
+            key = self.layout.parsed(info.key)
+            if key is None:
                 self.foreign[info.key] = ""
-            elif place.chunk is not None and place.chunk.size != info.size:
-                why = f"it has {info.size} bytes, its name says {place.chunk.size}"
+            elif key.chunk is not None and key.chunk.size != info.size:
+                why = f"it has {info.size} bytes, its name says {key.chunk.size}"
                 self.foreign[info.key] = why
-            elif place.lineage:
-                found.setdefault(place.lineage, Contents()).add(place, info)
+            elif key.lineage:
+                found.setdefault(key.lineage, Contents()).add(key, info)
         return found
 
 

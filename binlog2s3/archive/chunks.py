@@ -50,23 +50,14 @@ class Chunk:
         return f"{self.begin:016d}-{self.end:016d}-{crc64_hex(self.crc64)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Bytes [begin, end) of a binlog, to be read from this chunk, which may have more bytes."""
+def join(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """The chunks that have the binlog's first bytes, up to the first hole.
 
-    chunk: Chunk
-    begin: int
-    end: int
-
-
-def join(chunks: Iterable[Chunk]) -> list[Piece]:
-    """The pieces that make up the binlog's first bytes, up to the first hole.
-
-    Each piece is from the chunk with the greatest end, of those that begin at or before the end of
-    the piece before.
+    Each one has the greatest end of those that begin at or before the end of the one before, from
+    where on it is needed.
     """
     waiting = sorted(chunks, reverse=True)
-    pieces: list[Piece] = []
+    needed: list[Chunk] = []
     have = 0
     best: Chunk | None = None
     while True:
@@ -74,8 +65,8 @@ def join(chunks: Iterable[Chunk]) -> list[Piece]:
             chunk = waiting.pop()
             best = chunk if best is None or chunk.end > best.end else best
         if best is None or best.end <= have:
-            return pieces
-        pieces.append(Piece(best, have, best.end))
+            return needed
+        needed.append(best)
         have = best.end
 
 
@@ -102,8 +93,8 @@ class Chunks:
     @cached_property
     def end(self) -> int:
         """How many of the binlog's first bytes can be read from the chunks."""
-        pieces = join(self.all)
-        return pieces[-1].end if pieces else 0
+        needed = join(self.all)
+        return needed[-1].end if needed else 0
 
     def exact(self, begin: int, end: int) -> Chunk | None:
         """A chunk with exactly this range."""

@@ -168,9 +168,7 @@ def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:
 
 def _looked_up(catalog: Catalog) -> Iterator[Drill]:
     """The results, the newest first."""
-    layout = catalog.layout
-    infos = [info for info in catalog.store.list(layout.drills) if layout.drill_id(info.key)]
-    for info in reversed(infos):
+    for _, info in reversed([*catalog.listed(catalog.layout.drills, "drill")]):
         try:
             yield read(catalog.store, info.key, DrillResult)
         except (ObjectMissingError, ArchiveError):

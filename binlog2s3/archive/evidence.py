@@ -15,10 +15,9 @@ from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.codec import FORMAT, Document
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
-from binlog2s3.archive.layout import Layout, Place
+from binlog2s3.archive.layout import Layout, ParsedKey
 from binlog2s3.archive.pages import Page, name_at
-from binlog2s3.archive.retired import Retired
-from binlog2s3.archive.writers import Turn
+from binlog2s3.archive.writers import Retired, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.contract import Store
@@ -45,10 +44,10 @@ class Evidence:
         self._prefix = archive.removesuffix("archive/").removesuffix("/")
 
     def rule(self, key: str) -> Rule:
-        place = self._place(key)
-        if place is None:
+        parsed = self._parsed(key)
+        if parsed is None:
             return "foreign"
-        match place.kind:
+        match parsed.kind:
             case "binlog" | "stored":
                 return "binlog"
             case "page":
@@ -58,15 +57,15 @@ class Evidence:
         return "document"
 
     def most(self, key: str) -> int:
-        place = self._place(key)
-        return _KINDS[place.kind].MOST if place is not None and place.kind in _KINDS else 0
+        parsed = self._parsed(key)
+        return _KINDS[parsed.kind].MOST if parsed is not None and parsed.kind in _KINDS else 0
 
     def meaning(self, key: str, data: bytes) -> object | None:
-        place = self._place(key)
-        if place is None or place.kind not in _KINDS:
+        parsed = self._parsed(key)
+        if parsed is None or parsed.kind not in _KINDS:
             return None
         try:
-            found = _KINDS[place.kind].from_json(data, key)
+            found = _KINDS[parsed.kind].from_json(data, key)
         except ArchiveError:
             return data if _is_of_later(data) else None
         # these are written again after somebody deleted them
@@ -77,24 +76,24 @@ class Evidence:
         return found
 
     def describes(self, key: str, data: bytes) -> Mapping[str, tuple[int, int]]:
-        place = self._place(key)
+        parsed = self._parsed(key)
         try:
-            if place is not None and place.kind == "backup":
+            if parsed is not None and parsed.kind == "backup":
                 return self._stored(key, Backup.from_json(data, key))
-            if place is not None and place.kind == "entry" and place.binlog is not None:
+            if parsed is not None and parsed.kind == "entry" and parsed.binlog is not None:
                 end, layout = EntryEnd.from_json(data, key), self._layout(key)
-                return {layout.binlog(place.lineage, place.binlog): (end.size, end.crc64nvme)}
+                return {layout.binlog(parsed.lineage, parsed.binlog): (end.size, end.crc64nvme)}
         except ArchiveError:
             pass
         return {}
 
     def described_by(self, key: str) -> str | None:
-        place = self._place(key)
-        if place is not None and place.kind == "stored":
-            return self._layout(key).backup(place.backup)
-        if place is None or place.kind != "binlog" or place.binlog is None:
+        parsed = self._parsed(key)
+        if parsed is not None and parsed.kind == "stored":
+            return self._layout(key).backup(parsed.id)
+        if parsed is None or parsed.kind != "binlog" or parsed.binlog is None:
             return None
-        return self._layout(key).entry(place.lineage, place.binlog)
+        return self._layout(key).entry(parsed.lineage, parsed.binlog)
 
     def _stored(self, key: str, backup: Backup) -> Mapping[str, tuple[int, int]]:
         """The objects of a stored backup, with size and CRC64NVME."""
@@ -105,13 +104,13 @@ class Evidence:
         }
 
     def before(self, key: str) -> str | None:
-        place = self._place(key)
-        if place is None or place.kind != "entry" or place.binlog is None:
+        parsed = self._parsed(key)
+        if parsed is None or parsed.kind != "entry" or parsed.binlog is None:
             return None
-        layout, name = self._layout(key), place.binlog
+        layout, name = self._layout(key), parsed.binlog
         try:
             catalog = Catalog(self._store, layout)
-            lineage = catalog.with_floor(read(self._store, layout.lineage(place.lineage), Lineage))
+            lineage = catalog.with_floor(read(self._store, layout.lineage(parsed.lineage), Lineage))
         except (ObjectMissingError, ArchiveError):
             return None
         if name == lineage.first_binlog:
@@ -124,23 +123,23 @@ class Evidence:
         return layout.entry(lineage.id, before)
 
     def is_growing(self, key: str) -> bool:
-        place = self._place(key)
-        if place is None or place.binlog is None:
+        parsed = self._parsed(key)
+        if parsed is None or parsed.binlog is None:
             return False
-        return self._chunks(self._layout(key), place.lineage, place.binlog)
+        return self._chunks(self._layout(key), parsed.lineage, parsed.binlog)
 
     def _chunks(self, layout: Layout, lineage: str, name: BinlogName) -> bool:
         """Whether there are chunks of a binlog."""
-        places = map(layout.place_of, _keys(self._store, layout.chunks(lineage, name)))
-        return any(place is not None and place.kind == "chunk" for place in places)
+        infos = self._store.list(layout.chunks(lineage, name))
+        return any(layout.is_of("chunk", info.key) for info in infos)
 
     def _layout(self, key: str) -> Layout:
         """The keys of the source whose key this is."""
         source = key.removeprefix(Layout(self._prefix, "").sources).partition("/")[0]
         return Layout(self._prefix, source)
 
-    def _place(self, key: str) -> Place | None:
-        return self._layout(key).place_of(key)
+    def _parsed(self, key: str) -> ParsedKey | None:
+        return self._layout(key).parsed(key)
 
 
 def _is_of_later(data: bytes) -> bool:
@@ -154,7 +153,3 @@ def _is_of_later(data: bytes) -> bool:
     coded = {found.get(name, "none") for name in ("encoding", "encryption")
              if isinstance(found.get(name, "none"), str)}  # fmt: skip
     return coded != {"none"} or found.get("format", FORMAT) != FORMAT
-
-
-def _keys(store: Store, prefix: str) -> list[str]:
-    return [info.key for info in store.list(prefix)]

@@ -1,4 +1,4 @@
-"""What a lineage has in the archive, found without listing all of it.
+"""What a lineage has, found without listing all of it; with its open binlogs: `inventory`.
 
 Pages tell what lies in their range; what no page covers is listed.
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from binlog2s3.archive.catalog import Catalog, Contents, read
+from binlog2s3.archive.catalog import Catalog, Contents, has_hole, read, settled
+from binlog2s3.archive.chunks import Chunks
 from binlog2s3.archive.documents import EntryRow, Lineage
 from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
@@ -31,14 +32,6 @@ _LEAST_WIDTH = 4
 
 ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, EntryRow]]
 """Reads entries, without those that are missing or cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class NumberRange:
-    """Binlogs `first` to `last`, by number: all are archived, as pages or listings say."""
-
-    first: int
-    last: int
 
 
 class Index:
@@ -72,7 +65,7 @@ class Index:
         self.problems = problems if problems is not None else []
         self._firsts: list[int] | None = None
         self._written: dict[int, datetime] = {}
-        self._runs: list[NumberRange] | None = None
+        self._runs: list[range] | None = None
         self._pages: dict[int, Page] = {}
         self._rows: dict[int, EntryRow] = {}
         self._doubted: set[int] = set()
@@ -181,8 +174,8 @@ class Index:
 
     # What is there
 
-    def runs(self) -> list[NumberRange]:
-        """The archived binlogs, in order, as pages say; where there is no page, as listings say.
+    def runs(self) -> list[range]:
+        """The numbers of the archived binlogs, in order, by pages; without a page, by listings.
 
         It reads the last page. For each break before it, it reads one page, or lists its range.
         """
@@ -192,14 +185,14 @@ class Index:
 
     def has(self, number: int) -> bool:
         """Whether the binlog of this number is archived, as pages or listings say."""
-        at = bisect_right(self.runs(), number, key=lambda run: run.first) - 1
-        return at >= 0 and number <= self.runs()[at].last
+        at = bisect_right(self.runs(), number, key=lambda run: run.start) - 1
+        return at >= 0 and number in self.runs()[at]
 
     def last_number(self) -> int | None:
         """The number of the last binlog that is archived; None if none is."""
-        return self.runs()[-1].last if self.runs() else None
+        return self.runs()[-1][-1] if self.runs() else None
 
-    def _find_runs(self) -> list[NumberRange]:
+    def _find_runs(self) -> list[range]:
         last, least = self.last_page(), self._floor
         upto = last.last if last is not None else least - 1
         found = list(_runs(name.number for name in self.below_floor().binlogs))
@@ -220,11 +213,11 @@ class Index:
                 upto = page.first - 1
             before = max(before, least, *(d + self._span for d in self._doubted if d <= upto))
             if before <= upto:
-                found.append(NumberRange(before, upto))
+                found.append(range(before, upto + 1))
             upto = min(before - 1, upto)
         return _joined(found)
 
-    def _filled(self, page: Page, upto: int) -> list[NumberRange]:
+    def _filled(self, page: Page, upto: int) -> list[range]:
         """Archived binlogs that a page has no entry of: `verify --repair` may have made one."""
         missing = set(range(max(page.first, self._floor), upto + 1)) - set(page.numbers)
         there = self.archived(page.first).binlogs if missing else ()
@@ -363,7 +356,7 @@ class Index:
     def _rows_of(self, begin: int, last: int) -> Iterator[EntryRow]:
         """The entries of these binlogs, in order."""
         for run in self.runs():
-            for number in range(max(run.first, begin), min(run.last, last) + 1):
+            for number in range(max(run.start, begin), min(run.stop, last + 1)):
                 if (entry := self.row(number)) is not None:
                     yield entry
 
@@ -426,6 +419,58 @@ class Index:
         return number
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All binlogs of a lineage. `open`: the chunks of those that are not archived."""
+
+    index: Index
+    open: Mapping[BinlogName, Chunks]
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.index.lineage
+
+    def __contains__(self, name: BinlogName) -> bool:
+        """Whether the bucket has bytes of this binlog, as pages and listings say."""
+        return name in self.open or (
+            name == name_at(self.lineage, name.number) and self.index.has(name.number)
+        )
+
+    def names(self, is_readable: Callable[[Chunks], bool]) -> list[BinlogName]:
+        """All archived binlogs, and the open ones that `is_readable` accepts, in order."""
+        found = [name for name, chunks in self.open.items() if is_readable(chunks)]
+        for run in self.index.runs():
+            found += [name_at(self.lineage, number) for number in run]
+        return sorted(found)
+
+    def without_entry(self) -> list[BinlogName]:
+        """The binlogs that have neither a page nor an entry, as listings say, in order."""
+        return sorted({*self.open, *self.index.undescribed()})
+
+
+def inventory(catalog: Catalog, lineage: Lineage, look: Callable[[], Index]) -> Inventory:
+    """List a lineage: chunks first, so that a binlog that is archived meanwhile is never missed.
+
+    `look` makes a new index. A hole can mean that chunks changed during their listing, so both are
+    repeated.
+    """
+
+    def once() -> Inventory:
+        index = look()
+        # pages are only hints; the binlogs are listed after both
+        chunks, _pages = both(lambda: catalog.chunked(lineage).open, index.firsts)
+        return Inventory(
+            index=index,
+            open={
+                name: chunks[name]
+                for name in chunks
+                if name != name_at(lineage, name.number) or not index.has(name.number)
+            },
+        )
+
+    return settled(once, lambda found: not any(map(has_hole, found.open.values())))
+
+
 def _keep(pages: dict[int, Page], first: int, page: Page) -> None:
     pages[first] = page
     while len(pages) > _KEPT:
@@ -447,16 +492,16 @@ def _within(lineage: Lineage, there: Contents, low: int, high: int | None) -> Co
     )
 
 
-def _runs(numbers: Iterable[int]) -> Iterator[NumberRange]:
+def _runs(numbers: Iterable[int]) -> Iterator[range]:
     """Ranges of consecutive numbers."""
-    return iter(_joined(NumberRange(number, number) for number in numbers))
+    return iter(_joined(range(number, number + 1) for number in numbers))
 
 
-def _joined(runs: Iterable[NumberRange]) -> list[NumberRange]:
-    found: list[NumberRange] = []
-    for run in sorted(runs, key=lambda one: one.first):
-        if found and run.first <= found[-1].last + 1:
-            found[-1] = NumberRange(found[-1].first, max(found[-1].last, run.last))
+def _joined(runs: Iterable[range]) -> list[range]:
+    found: list[range] = []
+    for run in sorted(runs, key=lambda run: run.start):
+        if found and run.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, run.stop))
         else:
             found.append(run)
     return found

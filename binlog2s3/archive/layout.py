@@ -5,6 +5,7 @@ not of this format: nothing under it is read, changed or deleted.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,20 +17,93 @@ from binlog2s3.binlog.names import BinlogName
 
 GENERATION_MOST = 10**18 - 1
 """The greatest generation that a key may have, and the greatest number of a turn."""
-_PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
 _PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
-_WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
-_STANDBY = re.compile(r"([0-9a-f]{8,32})\.json")
-_TURN = re.compile(r"([0-9]{8,18})\.json")
-_FLOOR = re.compile(r"([0-9]{10,18})\.json")
-_STORED = re.compile(rf"({BACKUP_ID.pattern})/([0-9]{{4}})")
+_LINEAGE = rf"(?P<lineage>{LINEAGE_ID.pattern})/"
+_ID = rf"(?P<id>{BACKUP_ID.pattern})"
+_TOKEN = r"(?P<id>[0-9a-f]{8,32})"  # noqa: S105 - a writer's, and no secret
+
+
+def _number(digits: int) -> str:
+    """A number with leading zeros up to so many digits, and at most 18 digits."""
+    return rf"(?P<number>[0-9]{{{digits}}}|[1-9][0-9]{{{digits},17}})"
+
+
+Kind = Literal[
+    "binlog",
+    "entry",
+    "page",
+    "floor",
+    "lineage",
+    "turn",
+    "backup",
+    "stored",
+    "drill",
+    "retired",
+    "chunk",
+    "writer",
+    "standby",
+    "backup-run",
+    "probe",
+]
+
+
+def _patterns(kinds: Mapping[Kind, str]) -> "Mapping[Kind, re.Pattern[str]]":
+    return {kind: re.compile(pattern) for kind, pattern in kinds.items()}
+
+
+_ARCHIVE = _patterns(
+    {
+        "binlog": rf"{_LINEAGE}binlogs/(?P<binlog>[^/]+)",
+        "entry": rf"{_LINEAGE}entries/(?P<binlog>[^/]+)\.json",
+        "page": rf"{_LINEAGE}pages/(?P<page>[^/]+)",
+        "floor": rf"{_LINEAGE}floors/{_number(10)}\.json",
+        "lineage": rf"{_LINEAGE}lineage\.json",
+        "turn": rf"turns/{_number(8)}\.json",
+        "backup": rf"backups/{_ID}\.json",
+        "stored": rf"base/{_ID}/(?P<number>[0-9]{{4}})",
+        "drill": rf"drills/{_ID}\.json",
+        "retired": r"retired\.json",
+    }
+)
+"""The keys below a source's archive, without the prefix."""
+_LIVE = _patterns(
+    {
+        "chunk": rf"{_LINEAGE}(?P<binlog>[^/]+)/(?P<chunk>[^/]+)",
+        "writer": rf"writers/{_number(6)}-{_TOKEN}\.json",
+        "standby": rf"standbys/{_TOKEN}\.json",
+        "backup-run": rf"backups/{_ID}\.json",
+        "probe": r"check-[0-9a-f]{8}/.*",
+    }
+)
+"""The keys below a source's `live/`, without the prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedKey:
+    """What an object is, by its key.
+
+    `number`: that of a turn, of a floor's binlog, of an object of a stored backup; a writer's
+    generation. `id`: that of a backup, a run or a drill; the token of a writer or a standby.
+    """
+
+    kind: Kind
+    lineage: str = ""
+    binlog: BinlogName | None = None
+    chunk: Chunk | None = None
+    number: int = 0
+    id: str = ""
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """A writer's rank."""
+        return self.number, self.id
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The keys of one source under a prefix (which may be empty).
 
-    It has a method for each kind of key, because no other module builds keys.
+    It has a method for each kind of key, because no other module builds keys; `parsed` reads all.
     """
 
     prefix: str
@@ -59,11 +133,6 @@ class Layout:
         """Key of a standby's object."""
         return f"{self.standbys}{token}.json"
 
-    def is_standby(self, key: str) -> bool:
-        """Whether a key is that of a standby's object."""
-        at = key.removeprefix(self.standbys)
-        return key.startswith(self.standbys) and bool(_STANDBY.fullmatch(at))
-
     def lineage(self, lineage: str) -> str:
         """Key of a lineage's description."""
         return f"{self.archive}{lineage}/lineage.json"
@@ -86,11 +155,6 @@ class Layout:
         """Key of a registered base backup."""
         return f"{self.backups}{id_}.json"
 
-    def backup_id(self, key: str) -> str | None:
-        """The id of the backup whose document this key is; None if of none."""
-        id_ = key.removeprefix(self.backups).removesuffix(".json")
-        return id_ if BACKUP_ID.fullmatch(id_) and self.backup(id_) == key else None
-
     @property
     def stored_backups(self) -> str:
         """Prefix of the streams of the base backups that are stored here."""
@@ -104,12 +168,6 @@ class Layout:
         """Prefix of the objects of a stored backup."""
         return f"{self.stored_backups}{id_}/"
 
-    def stored_place(self, key: str) -> tuple[str, int] | None:
-        """The id of the backup, and the number of the object, that this key is of."""
-        match = _STORED.fullmatch(key.removeprefix(self.stored_backups))
-        place = (match[1], int(match[2])) if match else None
-        return place if place is not None and self.stored(*place) == key else None
-
     @property
     def backup_runs(self) -> str:
         """Prefix of the objects of `backup run`: one that works, or the last one if it failed."""
@@ -119,11 +177,6 @@ class Layout:
         """Key of the object of a `backup run`."""
         return f"{self.backup_runs}{id_}.json"
 
-    def backup_run_id(self, key: str) -> str | None:
-        """The id of the run whose object this key is; None if of none."""
-        id_ = key.removeprefix(self.backup_runs).removesuffix(".json")
-        return id_ if BACKUP_ID.fullmatch(id_) and self.backup_run(id_) == key else None
-
     @property
     def drills(self) -> str:
         """Prefix of the results of drills."""
@@ -132,11 +185,6 @@ class Layout:
     def drill(self, id_: str) -> str:
         """Key of a drill's result."""
         return f"{self.drills}{id_}.json"
-
-    def drill_id(self, key: str) -> str | None:
-        """The id of the drill whose result this key is; None if of none."""
-        id_ = key.removeprefix(self.drills).removesuffix(".json")
-        return id_ if BACKUP_ID.fullmatch(id_) and self.drill(id_) == key else None
 
     @property
     def retired(self) -> str:
@@ -150,12 +198,6 @@ class Layout:
     def floor(self, lineage: str, number: int) -> str:
         """Key of the floor at the binlog of this number."""
         return f"{self.floors(lineage)}{floor_name(number)}"
-
-    def floor_number(self, lineage: str, key: str) -> int | None:
-        """The number of the binlog of the floor that this key is of; None if of none."""
-        match = _FLOOR.fullmatch(key.removeprefix(self.floors(lineage)))
-        number = int(match[1]) if match else None
-        return number if number is not None and self.floor(lineage, number) == key else None
 
     def binlogs(self, lineage: str) -> str:
         """Prefix of a lineage's archived binlogs."""
@@ -198,18 +240,6 @@ class Layout:
         """Key of a writer's object."""
         return f"{self.writers}{generation:06d}-{token}.json"
 
-    def writer_rank(self, key: str) -> tuple[int, str] | None:
-        """The generation and token of the writer whose object this key is; None if of none."""
-        match = _WRITER.fullmatch(key.removeprefix(self.writers))
-        rank = (int(match[1]), match[2]) if match else None
-        return rank if rank is not None and self.writer(*rank) == key else None
-
-    def turn_number(self, key: str) -> int | None:
-        """The number of the turn that this key is of; None if of none."""
-        match = _TURN.fullmatch(key.removeprefix(self.turns))
-        number = int(match[1]) if match else None
-        return number if number is not None and self.turn(number) == key else None
-
     def probes(self, token: str) -> str:
         """Prefix of the objects that `check` puts to test its permissions, and deletes again."""
         return f"{self.live}check-{token}/"
@@ -237,101 +267,39 @@ class Layout:
         at = key.removeprefix(self.archive)
         return key.startswith(self.archive) and bool(_PROBE_UPLOAD.fullmatch(at))
 
-    def is_probe(self, key: str) -> bool:
-        """Whether a key is that of an object of `check`, which is deleted soon."""
-        found = key.startswith(self.live) and _PROBE.fullmatch(key.removeprefix(self.live))
-        return bool(found)
-
-    def place_of(self, key: str) -> "Place | None":
+    def parsed(self, key: str) -> ParsedKey | None:
         """What an object of the source is, by its key; None if it is of no format of ours."""
-        if key.startswith(self.live):
-            return self._live_place(key)
-        first, _, rest = key.removeprefix(self.archive).partition("/")
-        if not key.startswith(self.archive):
-            return None
-        if LINEAGE_ID.fullmatch(first):
-            return self._lineage_place(key, first, *rest.partition("/")[::2])
-        if key == self.retired:
-            return Place("retired")
-        if self.turn_number(key) is not None:
-            return Place("turn")
-        if self.backup_id(key) is not None:
-            return Place("backup")
-        if self.drill_id(key) is not None:
-            return Place("drill")
-        stored = self.stored_place(key)
-        return Place("stored", backup=stored[0]) if stored is not None else None
+        for prefix, patterns in ((self.archive, _ARCHIVE), (self.live, _LIVE)):
+            if key.startswith(prefix):
+                return _parsed(key.removeprefix(prefix), patterns)
+        return None
 
-    def _lineage_place(self, key: str, lineage: str, folder: str, last: str) -> "Place | None":
-        name = _name(last.removesuffix(".json") if folder == "entries" else last)
-        match folder:
-            case "binlogs" if name is not None:
-                return Place("binlog", lineage=lineage, binlog=name)
-            case "entries" if name is not None and key == self.entry(lineage, name):
-                return Place("entry", lineage=lineage, binlog=name)
-            case "pages" if first_in(last) is not None:
-                return Place("page", lineage=lineage)
-            case "floors" if self.floor_number(lineage, key) is not None:
-                return Place("floor", lineage=lineage)
-        return Place("lineage", lineage=lineage) if key == self.lineage(lineage) else None
-
-    def _live_place(self, key: str) -> "Place | None":
-        lineage, _, rest = key.removeprefix(self.live).partition("/")
-        if LINEAGE_ID.fullmatch(lineage):
-            text, _, last = rest.partition("/")
-            name, chunk = _name(text), _chunk(last)
-            if name is None or chunk is None:
-                return None
-            return Place("chunk", lineage=lineage, binlog=name, chunk=chunk)
-        if self.writer_rank(key) is not None:
-            return Place("writer")
-        if self.is_standby(key):
-            return Place("standby")
-        if self.backup_run_id(key) is not None:
-            return Place("backup-run")
-        return Place("probe") if self.is_probe(key) else None
+    def is_of(self, kind: Kind, key: str) -> bool:
+        """Whether a key is that of an object of this kind."""
+        found = self.parsed(key)
+        return found is not None and found.kind == kind
 
     def _root(self) -> str:
         return f"{self.prefix}/" if self.prefix else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What an object is: of which lineage, binlog and chunk, or of which stored backup."""
-
-    kind: Literal[
-        "turn",
-        "backup",
-        "stored",
-        "drill",
-        "retired",
-        "lineage",
-        "floor",
-        "page",
-        "entry",
-        "binlog",
-        "chunk",
-        "writer",
-        "standby",
-        "backup-run",
-        "probe",
-    ]
-    lineage: str = ""
-    binlog: BinlogName | None = None
-    chunk: Chunk | None = None
-    backup: str = ""
-
-
-def _name(text: str) -> BinlogName | None:
-    try:
-        name = BinlogName.parse(text)
-    except ValueError:
-        return None
-    return name if str(name) == text else None
-
-
-def _chunk(text: str) -> Chunk | None:
-    try:
-        return Chunk.parse(text)
-    except ValueError:
-        return None
+def _parsed(text: str, patterns: "Mapping[Kind, re.Pattern[str]]") -> ParsedKey | None:
+    """A key without its prefix. What is of one kind is of no other."""
+    for kind, pattern in patterns.items():
+        if (match := pattern.fullmatch(text)) is None:
+            continue
+        part = match.groupdict()
+        if "page" in part and first_in(part["page"]) is None:
+            return None
+        try:
+            return ParsedKey(
+                kind=kind,
+                lineage=part.get("lineage", ""),
+                binlog=BinlogName.parse(part["binlog"]) if "binlog" in part else None,
+                chunk=Chunk.parse(part["chunk"]) if "chunk" in part else None,
+                number=int(part.get("number", 0)),
+                id=part.get("id", ""),
+            )
+        except ValueError:
+            return None
+    return None

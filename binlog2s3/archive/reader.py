@@ -50,16 +50,16 @@ def ranges_of(prefix: str, chunks: Mapping[Chunk, datetime]) -> tuple[Range, ...
     `chunks`: when each was put. Raises ArchiveError if two chunks of the same range have different
     checksums.
     """
-    known = sorted(chunks)
-    found = tuple(
-        Range(f"{prefix}{p.chunk}", p.begin, p.end, chunks[p.chunk], p.chunk) for p in join(known)
+    needed = join(chunks)
+    for chunk, other in pairwise(sorted(chunks)):
+        is_same_range = (chunk.begin, chunk.end) == (other.begin, other.end)
+        if is_same_range and (chunk in needed or other in needed):
+            raise _disagreement(f"{prefix}{chunk}", f"{prefix}{other}", chunk.begin, chunk.end)
+    begins = [0, *(chunk.end for chunk in needed)]
+    return tuple(
+        Range(f"{prefix}{chunk}", begin, chunk.end, chunks[chunk], chunk)
+        for begin, chunk in zip(begins, needed, strict=False)
     )
-    joined = {piece.chunk for piece in found}
-    for one, other in pairwise(known):
-        same = (one.begin, one.end) == (other.begin, other.end)
-        if same and (one in joined or other in joined):
-            raise _disagreement(f"{prefix}{one}", f"{prefix}{other}", one.begin, one.end)
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

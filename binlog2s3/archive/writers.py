@@ -1,4 +1,4 @@
-"""The documents of a source's writers: heartbeats, turns and standbys. Pure.
+"""The documents of a source's writers: heartbeats, turns, standbys, and their end. Pure.
 
 docs/format.md describes them. A document that breaks the format, or does not belong to its key, is
 reported and ignored; `codec` has the rules for each field.
@@ -193,3 +193,21 @@ class Standby(Process, Document):
     @property
     def place(self) -> tuple[str, ...]:
         return ("live", self.source, "standbys", f"{self.token}.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired(Document):
+    """A source that has ended, as its operator said then, so that it raises no more alarms.
+
+    `prune --retire` writes it: retired.json in the bucket. A writer that was alive later overrides
+    it.
+    """
+
+    source: SourceName
+    retired_at: Moment
+
+    MOST: ClassVar[int] = 1 << 20
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        return ("archive", self.source, "retired.json")

@@ -56,12 +56,10 @@ class MysqlPart:
     gtids: GtidSet
 
     def has(self, number: int, one: Transaction) -> bool:
-        """See `ExecutedPart`."""
         del number
         return one.gtid is not None and is_in(self.gtids, one.gtid)
 
     def touches(self, number: int, added: Gtids) -> bool:
-        """See `ExecutedPart`."""
         del number
         return isinstance(added, GtidSet) and bool(added & self.gtids)
 
@@ -73,13 +71,11 @@ class MariadbPart:
     upto: Mapping[int, Spot]
 
     def has(self, number: int, one: Transaction) -> bool:
-        """See `ExecutedPart`."""
         if one.gtid is None:
             return False
         return (number, one.end) <= self.upto.get(domain_of(one.gtid), NOWHERE)
 
     def touches(self, number: int, added: Gtids) -> bool:
-        """See `ExecutedPart`."""
         if not isinstance(added, MariadbGtidList):
             return False
         return any(self.upto.get(one, NOWHERE) > (number, 0) for one in added.domains())

@@ -18,8 +18,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
 from binlog2s3.archive.facts import BinlogId, Facts, facts_of
 from binlog2s3.archive.history import current_of
-from binlog2s3.archive.index import Index
-from binlog2s3.archive.inventory import Inventory, inventory
+from binlog2s3.archive.index import Index, Inventory, inventory
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.archive.sources import nothing_of

@@ -401,12 +401,10 @@ def remove(
     `hold_on` says how Object Lock keeps a key; None: the bucket has none. Raises ArchiveError if
     there is no such backup, or if Object Lock keeps its document; RecoveryError after a no.
     """
-    keys = [info.key for info in catalog.store.list(catalog.layout.backups)]
-    ids = [catalog.layout.backup_id(key) for key in keys]
-    known = {one.id: one for one in registered(catalog)}
-    labels = {  # its document may be unreadable
-        one: known[one].label if one in known else "" for one in ids if one is not None
-    }
+    ids = [key.id for key, _ in catalog.listed(catalog.layout.backups, "backup")]
+    known = {backup.id: backup for backup in registered(catalog)}
+    # its document may be unreadable
+    labels = {each: known[each].label if each in known else "" for each in ids}
     id_ = id_of(labels, named, exact=True)
     key, name = catalog.layout.backup(id_), known[id_].name if id_ in known else f"backup {id_}"
     is_stored = id_ in known and known[id_].stored is not None

@@ -56,22 +56,19 @@ class Leftovers:
 def leftovers_of(bucket: Bucket) -> Leftovers:
     """Look for them."""
     catalog, now, hold_on = bucket.catalog, bucket.now(), bucket.hold_on
-    store, layout = catalog.store, catalog.layout
+    layout = catalog.layout
     uploads = _uploads(catalog)
-    infos = [*store.list(layout.stored_backups)]
+    objects = [*catalog.listed(layout.stored_backups, "stored")]
     found = Leftovers(runs=runs_of(catalog, now))
     for run in found.runs:  # a store may list uploads of whole keys only
         uploads += [] if run.state == "running" else _uploads_of(catalog, run.id, uploads)
     known = {run.id for run in found.runs if run.state == "running"}
-    ids = (layout.backup_id(info.key) for info in store.list(layout.backups))
-    known.update(id_ for id_ in ids if id_ is not None)
+    known.update(key.id for key, _ in catalog.listed(layout.backups, "backup"))
     found.uploads = [one for one in uploads if _is_left(catalog, one.key, known)]
-    for info in infos:
-        if layout.stored_place(info.key) is None:
-            catalog.foreign[info.key] = ""
-        elif not _is_left(catalog, info.key, known):
+    for key, info in objects:
+        if key.id in known:
             continue
-        elif info.last_modified > now - _QUIET:
+        if info.last_modified > now - _QUIET:
             found.kept[info.key] = "it is younger than a day"
         elif hold_on is not None and (hold := hold_on(info.key)).keeps(now):
             found.kept[info.key] = "Object Lock keeps it"
@@ -102,8 +99,8 @@ def delete_stored(catalog: Catalog, id_: str) -> None:
 
 
 def _is_left(catalog: Catalog, key: str, known: Collection[str]) -> bool:
-    place = catalog.layout.stored_place(key)
-    return place is not None and place[0] not in known
+    parsed = catalog.layout.parsed(key)
+    return parsed is not None and parsed.kind == "stored" and parsed.id not in known
 
 
 def _uploads(catalog: Catalog) -> list[UploadInfo]:

@@ -24,7 +24,7 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, name_at
-from binlog2s3.archive.retired import Retired
+from binlog2s3.archive.writers import Retired
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import for_writing
 from binlog2s3.config.outside import OUTSIDE, Outside
@@ -394,11 +394,8 @@ class Prune:
         A greater one does not count: this run did not choose it, and somebody may have forged it.
         When a floor was written, the later of two clocks says.
         """
-        found = {}
-        for info in self._store.list(self._layout.floors(lineage.id)):
-            number = self._layout.floor_number(lineage.id, info.key)
-            if number is not None and number <= most.number:
-                found[number] = info
+        floors = self._catalog.listed(self._layout.floors(lineage.id), "floor")
+        found = {key.number: info for key, info in floors if key.number <= most.number}
         for number in sorted(found, reverse=True):
             try:
                 floor = read(self._store, found[number].key, LineageFloor)
@@ -474,11 +471,8 @@ class Prune:
 
     def _old_turns(self) -> Sequence[str]:
         """The keys of all turns but the last, without what Object Lock keeps."""
-        layout = self._layout
-        numbers = {
-            info.key: layout.turn_number(info.key) for info in self._store.list(layout.turns)
-        }
-        turns = {number: key for key, number in numbers.items() if number is not None}
+        listed = self._catalog.listed(self._layout.turns, "turn")
+        turns = {key.number: info.key for key, info in listed}
         old = [turns[number] for number in sorted(turns)[:-_TURNS_KEPT]]
         locked = self._locked(old)
         return [key for key in old if key not in locked]

@@ -184,12 +184,10 @@ class Directory:
 
     @property
     def flavour(self) -> Flavour:
-        """See `ServedHistory`."""
         return self._view.binlogs[-1].lineage.flavour
 
     @property
     def server_version(self) -> str:
-        """See `ServedHistory`."""
         return self._view.binlogs[-1].lineage.server_version
 
     @property
@@ -403,21 +401,17 @@ class _FileLine:
         return AddedGtids.of(binlog.before, found.build(), count)
 
     def added_gtids(self) -> Sequence[AddedGtids]:
-        """See `GtidLine`."""
         return self._added
 
     def leads_up(self, number: int) -> bool:
-        """See `GtidLine`."""
         return number > 0
 
     def gtid_list(self, number: int) -> MariadbGtidList | None:
-        """See `GtidLine`."""
         return self._added[number].before
 
     def gtid_transactions(
         self, number: int, gtids: Collection[str], near: str = ""
     ) -> Iterator[Transaction]:
-        """See `GtidLine`."""
         del gtids, near
         for at, gtid in enumerate(self._gtids_of(self._binlogs[number]), 1):
             yield Transaction(
@@ -430,7 +424,6 @@ class _FileLine:
             )
 
     def spot_text(self, number: int, offset: int) -> str:
-        """See `GtidLine`."""
         return f"transaction {offset} of {self._binlogs[number].name}"
 
 

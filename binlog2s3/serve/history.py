@@ -145,12 +145,10 @@ class ArchiveHistory:
 
     @property
     def flavour(self) -> Flavour:
-        """See `ServedHistory`."""
         return self._lineage.flavour
 
     @property
     def server_version(self) -> str:
-        """See `ServedHistory`."""
         return self._lineage.server_version
 
     @property
@@ -187,11 +185,9 @@ class ArchiveHistory:
         return (view.served_name(tail.binlog), max(view.whole, len(MAGIC))), str(gtids or "")
 
     def view(self) -> View:
-        """See `ServedHistory`."""
         return self._view
 
     def wait(self, version: int, seconds: float) -> View:
-        """See `ServedHistory`."""
         with self._changed:
             self._waiting += 1
             self._changed.notify_all()
@@ -204,7 +200,6 @@ class ArchiveHistory:
             return self._view
 
     def look(self, seconds: float) -> bool:
-        """See `ServedHistory`."""
         with self._changed:
             wanted = self._looks + (2 if self._is_looking else 1)
             self._looks_wanted = max(self._looks_wanted, wanted)
@@ -216,7 +211,6 @@ class ArchiveHistory:
                 self._waiting -= 1
 
     def first_for(self, have: Gtids) -> Beginning:
-        """See `ServedHistory`."""
         self._wait_for_head()
         return self._asked(lambda: self._first_for(have))
 
@@ -378,7 +372,6 @@ class ArchiveHistory:
         return tail.scanner.gtids if tail is not None else self.known(one).gtids_added
 
     def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
-        """See `ServedHistory`."""
 
         def question() -> Sequence[str]:
             if self._route is None or (is_here and self._wanted is not None):
@@ -391,7 +384,6 @@ class ArchiveHistory:
         """Nothing: the archive has whole binlogs."""
 
     def known(self, binlog: ServedBinlog) -> Facts:
-        """See `ServedHistory`."""
         known = self._find(binlog)
         if known is not None:
             return known
@@ -403,7 +395,6 @@ class ArchiveHistory:
         )
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
-        """See `ServedHistory`."""
         tail = self._read_here(binlog)
         if tail is not None:
             return max((m.offset for m in tail.marks if m.offset <= offset), default=0)
@@ -411,7 +402,6 @@ class ArchiveHistory:
         return found.boundary(offset) if found is not None else 0
 
     def head(self, binlog: ServedBinlog, offset: int) -> bytes:
-        """See `ServedHistory`."""
         tail = self._read_here(binlog)
         found = self._find(binlog) if tail is None else None
         if found is not None:
@@ -428,7 +418,6 @@ class ArchiveHistory:
         return event_at(data, 0)
 
     def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
-        """See `ServedHistory`."""
         begin = number * BLOCK_SIZE
         found = None if binlog.is_open else self._find(binlog)
         there = found or self._open_or_found(binlog)
@@ -458,7 +447,6 @@ class ArchiveHistory:
         return found
 
     def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
-        """See `ServedHistory`."""
         return self._recent.find(binlog, begin, end)
 
     def _wait_for_head(self) -> None:
@@ -753,7 +741,6 @@ class _ViewLine:
         self._archived = len(self._route) if self._route is not None else 0
 
     def added_gtids(self) -> Sequence[AddedGtids]:
-        """See `GtidLine`."""
         found = list(self._route.added_gtids()) if self._route is not None else []
         for binlog in self._binlogs[self._archived :]:
             tail = self._history._read_here(binlog)  # noqa: SLF001
@@ -767,13 +754,11 @@ class _ViewLine:
         return found
 
     def leads_up(self, number: int) -> bool:
-        """See `GtidLine`."""
         if self._route is not None and number < self._archived:
             return self._route.leads_up(number)
         return number > 0 and not self._binlogs[number].broken
 
     def gtid_list(self, number: int) -> MariadbGtidList | None:
-        """See `GtidLine`."""
         if self._route is not None and number < self._archived:
             return self._route.gtid_list(number)
         tail = self._history._read_here(self._binlogs[number])  # noqa: SLF001
@@ -783,7 +768,6 @@ class _ViewLine:
     def gtid_transactions(
         self, number: int, gtids: Collection[str], near: str = ""
     ) -> Iterator[Transaction]:
-        """See `GtidLine`."""
         if self._route is not None and number < self._archived:
             yield from self._route.gtid_transactions(number, gtids, near)
             return
@@ -812,7 +796,6 @@ class _ViewLine:
         return cast("Result", found)
 
     def spot_text(self, number: int, offset: int) -> str:
-        """See `GtidLine`."""
         return f"{self._binlogs[number].name}:{offset}" if offset < 1 << 62 else "the archive"
 
 

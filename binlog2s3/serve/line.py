@@ -103,5 +103,4 @@ class _Search(Search):
     """A search whose errors have only the given hint, because a client shows one text."""
 
     def refused(self, why: str, hint: str = "") -> RecoveryError:
-        """See `Search`."""
         return RecoveryError(why, hint=hint)

@@ -26,9 +26,8 @@ from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
-from binlog2s3.archive.retired import Retired
 from binlog2s3.archive.sources import all_sources, nothing_of
-from binlog2s3.archive.writers import Heartbeat, Position
+from binlog2s3.archive.writers import Heartbeat, Position, Retired
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.options import parse
 from binlog2s3.config.stream import BY_NAME
@@ -283,7 +282,7 @@ def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], lis
         unreadable.append(error)
         is_known = False
     readable = {lineage.id: lineage for lineage in catalog.lineages(unreadable)}
-    bare = [key for key in catalog.foreign if layout.place_of(f"{key}lineage.json") is not None]
+    bare = [key for key in catalog.foreign if layout.parsed(f"{key}lineage.json") is not None]
     wrong = [*map(str, unreadable), *(f"{key}lineage.json is missing" for key in sorted(bare))]
     current = current_of([*readable.values()], turn) if is_known else ""
     return readable, wrong, current or None

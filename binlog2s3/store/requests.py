@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import BadStatusLine, RemoteDisconnected
 from pathlib import Path
@@ -580,6 +581,15 @@ def needed(answer: Mapping[str, Any], name: str) -> Any:
             hint="--endpoint-url must be the store's S3 address and port",
         )
     return value
+
+
+def date_in(answer: Mapping[str, Any]) -> datetime | None:
+    """The time of an answer by the store's clock, in whole seconds; None if it does not say it."""
+    try:
+        text = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
+        return parsedate_to_datetime(text).astimezone(UTC)
+    except (KeyError, ValueError):
+        return None
 
 
 def onward(before: Mapping[str, Any], after: dict[str, Any]) -> dict[str, Any]:

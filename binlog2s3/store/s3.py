@@ -7,9 +7,9 @@ import contextlib
 import signal
 import threading
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,6 @@ from binlog2s3.errors import (
     StoreError,
     UnsupportedError,
     UploadMissingError,
-)
-from binlog2s3.store.answers import (
-    content_type,
-    date_in,
-    etag_in,
-    info_of,
-    listed_etag,
-    listed_part,
 )
 from binlog2s3.store.bandwidth import Bandwidth
 from binlog2s3.store.contract import (
@@ -58,6 +50,7 @@ from binlog2s3.store.requests import (
     MakeSession,
     Requests,
     any_session,
+    date_in,
     needed,
     onward,
     size_of,
@@ -181,7 +174,7 @@ class S3Store:
         archived: bool = False,
         kept: bool = False,
     ) -> ObjectInfo:
-        params = {**self._integrity.encryption(), "ContentType": content_type(key)}
+        params = {**self._integrity.encryption(), "ContentType": _content_type(key)}
         params |= {"IfNoneMatch": "*"} if if_absent else {}
         params |= self._integrity.storage_class() if archived else {}
         params |= self._integrity.retention() if archived or kept else {}
@@ -195,10 +188,10 @@ class S3Store:
         return ObjectInfo(
             key=key,
             size=size_of(body),
-            etag=etag_in(answer),
+            etag=_etag_in(answer),
             crc64=self._integrity.confirm_crc64(answer, key, crc64),
             storage_class=params.get("StorageClass", "STANDARD"),
-            last_modified=date_in(answer),
+            last_modified=date_in(answer) or datetime.now(UTC),
         )
 
     @property
@@ -236,7 +229,7 @@ class S3Store:
 
     def head(self, key: str) -> ObjectInfo | None:
         try:
-            return info_of(key, self._look(key))
+            return _info_of(key, self._look(key))
         except ObjectMissingError:
             return None
 
@@ -249,7 +242,7 @@ class S3Store:
                 yield ObjectInfo(
                     key=needed(item, "Key"),
                     size=needed(item, "Size"),
-                    etag=listed_etag(item),
+                    etag=_listed_etag(item),
                     crc64=None,
                     storage_class=item.get("StorageClass") or "STANDARD",
                     last_modified=needed(item, "LastModified").astimezone(UTC),
@@ -303,7 +296,7 @@ class S3Store:
             **self._integrity.encryption(),
             **self._integrity.storage_class(),
             **self._integrity.retention(),
-            "ContentType": content_type(key),
+            "ContentType": _content_type(key),
         }
 
         def create(crc64_on: bool, final: Final) -> Answer:
@@ -385,7 +378,7 @@ class S3Store:
                 PartInfo(
                     number=needed(item, "PartNumber"),
                     size=needed(item, "Size"),
-                    etag=listed_etag(item),
+                    etag=_listed_etag(item),
                     crc64=crc64_in(item),
                 )
                 for item in page.get("Parts", ())
@@ -429,7 +422,7 @@ class S3Store:
             self._integrity.confirm_encryption(answer, key)
         kept = self._integrity.confirm_crc64(answer, key, crc64) if upload.crc64 else None
         md5 = b64decode(digest["ContentMD5"]) if "ContentMD5" in digest else None
-        etag = etag_in(answer)
+        etag = _etag_in(answer)
         return PartInfo(number=number, size=size_of(body), etag=etag, crc64=kept, md5=md5)
 
     def copy_part(
@@ -449,7 +442,7 @@ class S3Store:
             CopySource={"Bucket": self._config.bucket, "Key": source_key},
         )
         result = needed(answer, "CopyPartResult")
-        return PartInfo(number=number, size=size, etag=etag_in(result), crc64=crc64_in(result))
+        return PartInfo(number=number, size=size, etag=_etag_in(result), crc64=crc64_in(result))
 
     def complete_upload(
         self,
@@ -467,14 +460,14 @@ class S3Store:
             params |= {"MpuObjectSize": size}
         if upload.crc64 and crc64 is not None:
             params |= {"ChecksumCRC64NVME": crc64_base64(crc64), "ChecksumType": "FULL_OBJECT"}
-        listed = {"Parts": [listed_part(part, crc64=upload.crc64) for part in parts]}
+        listed = {"Parts": [_listed_part(part, crc64=upload.crc64) for part in parts]}
         self._ask(
             "complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=listed, **params
         )
         self._learned.uploads.pop(upload_id, None)
         answer = self._look(key)
         self._integrity.confirm_encryption(answer, key)
-        info = info_of(key, answer)
+        info = _info_of(key, answer)
         if info.size != size:
             raise StoreError(f"{key!r} was completed with {size} bytes, but it has {info.size}")
         if upload.crc64:
@@ -560,6 +553,39 @@ class S3Store:
         return replace(self._requests, policy=replace(policy, attempts=most))
 
 
+def _content_type(key: str) -> str:
+    """The media type of an object."""
+    return "application/json" if key.endswith(".json") else "application/octet-stream"
+
+
+def _etag_in(answer: Mapping[str, Any]) -> str:
+    return str(needed(answer, "ETag")).strip('"')
+
+
+def _listed_etag(item: Mapping[str, Any]) -> str:
+    """Empty if the listings of a store have none, as those of s3s-fs: it proves nothing."""
+    return str(item.get("ETag") or "").strip('"')
+
+
+def _info_of(key: str, answer: Mapping[str, Any]) -> ObjectInfo:
+    """The store's description of an object, from a HEAD."""
+    return ObjectInfo(
+        key=key,
+        size=needed(answer, "ContentLength"),
+        etag=_etag_in(answer),
+        crc64=crc64_in(answer),
+        storage_class=answer.get("StorageClass") or "STANDARD",
+        last_modified=needed(answer, "LastModified").astimezone(UTC),
+    )
+
+
+def _listed_part(part: PartInfo, *, crc64: bool) -> dict[str, Any]:
+    """A part as a list for completion names it."""
+    known = part.crc64 if crc64 else None
+    checksum = {} if known is None else {"ChecksumCRC64NVME": crc64_base64(known)}
+    return {"PartNumber": part.number, "ETag": f'"{part.etag}"', **checksum}
+
+
 @dataclass(frozen=True, slots=True)
 class _Versions:
     """Reads one version of an object, as `versions.Contents` says."""
@@ -574,7 +600,7 @@ class _Versions:
         params = {"ChecksumMode": "ENABLED"} if self.integrity.wants_crc64 else {}
         params |= {"VersionId": version}
         answer = self.requests.retry(lambda: self.requests.once("head_object", key, **params))
-        kept = info_of(key, answer).crc64
+        kept = _info_of(key, answer).crc64
         return kept if kept is not None else crc64_of_blocks(self._blocks(key, version, size))
 
     def _blocks(self, key: str, version: str, most: int) -> Iterator[bytes]:

@@ -4,13 +4,12 @@ No foreign exception leaves. The settings of a bucket are never changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Any
 
 from binlog2s3.errors import ObjectMissingError, UnsupportedError
 from binlog2s3.store.errors import UnsetError
-from binlog2s3.store.requests import Answer
+from binlog2s3.store.requests import Answer, date_in
 from binlog2s3.store.versions import Ask, Hold, hold_on
 
 
@@ -27,13 +26,7 @@ class BucketSettings:
 
     def clock(self, prefix: str) -> datetime | None:
         """The store's clock in whole seconds, from the answer to a listing; None if it has none."""
-        answer = self._ask("list_objects_v2", Prefix=prefix, MaxKeys=1)
-        try:
-            return parsedate_to_datetime(
-                answer["ResponseMetadata"]["HTTPHeaders"]["date"]
-            ).astimezone(UTC)
-        except (KeyError, ValueError):
-            return None
+        return date_in(self._ask("list_objects_v2", Prefix=prefix, MaxKeys=1))
 
     def versioning(self) -> str:
         """Enabled, Suspended, or "" if it was never enabled."""

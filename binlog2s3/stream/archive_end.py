@@ -11,8 +11,7 @@ from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, Contents
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.index import Index
-from binlog2s3.archive.inventory import inventory
+from binlog2s3.archive.index import Index, inventory
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reader import Readable

@@ -572,12 +572,12 @@ class Plants:
 
     def turns(self, after: int) -> frozenset[int]:
         """The numbers of turns after this one that were used before."""
-        versions = {
-            version: self._layout.turn_number(version.key)
+        keys = (
+            (version, self._layout.parsed(version.key))
             for version in self._kept(self._layout.turns)
-        }
+        )
         numbers = {
-            version: number for version, number in versions.items() if number and number > after
+            version: key.number for version, key in keys if key is not None and key.number > after
         }
         self._told([*numbers])
         return frozenset(numbers.values())

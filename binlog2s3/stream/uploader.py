@@ -531,8 +531,7 @@ class Uploader:
     def _name_foreign(self, keys: list[str]) -> None:
         """Log each key below `live/` that is not of our format, once."""
         for key in keys:
-            parsed = self._catalog.layout.place_of(key)
-            if key not in self._foreign and (parsed is None or parsed.kind != "chunk"):
+            if key not in self._foreign and not self._catalog.layout.is_of("chunk", key):
                 self._foreign.add(key)
                 _log.warning("left alone: not of this archive's format", key=key)
 

@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.retired import Retired
-from binlog2s3.archive.writers import Position
+from binlog2s3.archive.writers import Position, Retired
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType

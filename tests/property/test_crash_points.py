@@ -453,7 +453,7 @@ def freed_by_an_old_program(state: State) -> tuple[dict[str, bytes], int]:
     """The spool without the full chunks that the bucket has of it; how many floors there are."""
     there: dict[str, set[tuple[int, int]]] = {}
     for key in state.bucket.objects:
-        place = LAYOUT.place_of(key)
+        place = LAYOUT.parsed(key)
         if place is not None and place.kind == "chunk":
             chunk = Chunk.parse(key.rpartition("/")[2])
             there.setdefault(str(place.binlog), set()).add((chunk.begin, chunk.end))

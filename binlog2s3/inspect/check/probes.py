@@ -303,10 +303,11 @@ class LiveProbes:
             old = [
                 info.key
                 for info in self._store.list(f"{self._layout.live}check-")
-                if self._layout.is_probe(info.key) and info.last_modified < before
+                if self._layout.is_of("probe", info.key) and info.last_modified < before
             ]
             self._store.delete(old[:_MOST_LEFT])
-            _abort_old(self._store, f"{self._layout.live}check-", self._layout.is_probe)
+            is_ours = partial(self._layout.is_of, "probe")
+            _abort_old(self._store, f"{self._layout.live}check-", is_ours)
 
     def clean(self) -> Row | None:
         """Delete everything that was put, whatever happened before; None if nothing was."""

@@ -8,7 +8,6 @@ Otherwise the other phase counts as not found.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from binlog2s3.archive.blocks import Blocks
@@ -188,14 +187,6 @@ SIGHT = 64 * BLOCK_SIZE
 _MOST_KEPT = 50_000
 
 
-@dataclass(slots=True)
-class _InSpan:
-    """The phases in a span, in order; `whole`: all of it could be read."""
-
-    others: list[FoundPhase]
-    whole: bool
-
-
 class OtherPhases:
     """Searches along one history."""
 
@@ -207,7 +198,7 @@ class OtherPhases:
             for number in line.numbers
         }
         self._searched = frozenset(line.numbers)
-        self._kept: OrderedDict[tuple[int, int], _InSpan] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int], tuple[list[FoundPhase], bool]] = OrderedDict()
         self._count = 0
 
     def other(self, span: Span, one: Transaction, phase: TwoPhase) -> FoundPhase | None:
@@ -218,11 +209,11 @@ class OtherPhases:
                 break
             left -= place.size
             try:
-                inside = self._inside(number, place)
+                phases, is_whole = self._inside(number, place)
             except ArchiveError:
                 break
             is_own = place.begin == span.begin and place.known.name == span.known.name
-            for found in inside.others if forward else reversed(inside.others):
+            for found in phases if forward else reversed(phases):
                 at = found.transaction.begin
                 if is_own and (at <= one.begin if forward else at >= one.begin):
                     continue
@@ -230,7 +221,7 @@ class OtherPhases:
                     is_first = found.two_phase.phase == "prepare"
                     is_other = found.two_phase.name is not None and forward != is_first
                     return found if is_other else None
-            if not inside.whole:
+            if not is_whole:
                 break
         return None
 
@@ -251,17 +242,18 @@ class OtherPhases:
             except ArchiveError:
                 return
 
-    def _inside(self, number: int, span: Span) -> _InSpan:
+    def _inside(self, number: int, span: Span) -> tuple[list[FoundPhase], bool]:
+        """See `SpanSearcher.phases`."""
         key = (number, span.begin)
         if key not in self._kept:
             made = self._read(number, span)
-            self._count += len(made.others)
+            self._count += len(made[0])
             while self._count > _MOST_KEPT and self._kept:
-                self._count -= len(self._kept.popitem(last=False)[1].others)
+                self._count -= len(self._kept.popitem(last=False)[1][0])
             self._kept[key] = made
         return self._kept[key]
 
-    def _read(self, number: int, span: Span) -> _InSpan:
+    def _read(self, number: int, span: Span) -> tuple[list[FoundPhase], bool]:
         is_duplicate = self._line.duplicates(number)
         searcher = SpanSearcher(
             blocks=self._blocks,
@@ -270,4 +262,4 @@ class OtherPhases:
             keep=lambda one: not is_duplicate(one),
             newest_first=False,
         )
-        return _InSpan(*searcher.phases(span))
+        return searcher.phases(span)

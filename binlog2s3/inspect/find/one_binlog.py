@@ -27,7 +27,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.inspect.find.match import Criteria, FoundPhase, Hit, Match, Matcher, PhaseLink
-from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, Region, regions
+from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, ranges_to_read
 
 TEXT_MOST = 16 * 1024
 """A statement is kept up to this many characters."""
@@ -62,15 +62,8 @@ def spans_of(known: Facts, end: int) -> list[Span]:
     return [Span(known, *both) for both in zip(bounds, [*bounds[1:], end], strict=True)]
 
 
-@dataclass(slots=True)
-class UnreadableRange:
-    """Bytes that could not be searched, and why."""
-
-    error: ArchiveError
-    begin: int
-    end: int
-
-
+Unreadable = tuple[Span, ArchiveError]
+"""Bytes that could not be searched, and why."""
 BytesAt = tuple[int, bytes]
 """An offset in the binlog, and the bytes from that offset on."""
 
@@ -91,7 +84,7 @@ class SpanSearcher:
     _opened: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
 
     def search(
-        self, span: Span, data: Iterable[memoryview | ArchiveError], lost: list[UnreadableRange]
+        self, span: Span, data: Iterable[memoryview | ArchiveError], lost: list[Unreadable]
     ) -> Iterator[Hit]:
         """The matches in a span. `data` are its blocks, in order; all of them are consumed."""
         known = span.known
@@ -115,12 +108,12 @@ class SpanSearcher:
             if kept is not None:
                 kept.append((at + low, piece))
         if error is not None:
-            lost.append(UnreadableRange(error, end, span.end))
-        yield from self._look(span, opened, kept, self._regions(prefilter, span, end), prefilter)
+            lost.append((replace(span, begin=end), error))
+        yield from self._look(span, opened, kept, self._to_read(prefilter, span, end), prefilter)
 
     def phases(self, span: Span) -> tuple[list[FoundPhase], bool]:
         """The phases of what has two in a span, and whether all of it could be read."""
-        lost: list[UnreadableRange] = []
+        lost: list[Unreadable] = []
         blocks = (self.blocks.block(span.known, number) for number in span.numbers)
         hits = self.search(span, blocks, lost)
         others = [
@@ -130,12 +123,12 @@ class SpanSearcher:
         ]
         return others, not lost
 
-    def _regions(self, prefilter: Prefilter, span: Span, end: int) -> list[Region]:
+    def _to_read(self, prefilter: Prefilter, span: Span, end: int) -> list[range]:
         if end <= span.begin:
             return []
         if self.rules is None or prefilter.lost or (end == span.end and not prefilter.is_whole):
-            return [Region(span.begin, end, 0)]
-        return regions(prefilter.starts, prefilter.found, span.begin, end)
+            return [range(span.begin, end)]
+        return ranges_to_read(prefilter.starts, prefilter.found, span.begin, end)
 
     def _open(self, known: Facts, begin: int) -> "_Opened":
         key = (known.lineage.id, known.name, known.format_at(begin))
@@ -151,26 +144,26 @@ class SpanSearcher:
         span: Span,
         opened: "_Opened",
         kept: list[BytesAt] | None,
-        chosen: list[Region],
+        chosen: list[range],
         prefilter: Prefilter,
     ) -> Iterator[Hit]:
         marks = None if self.rules is None or prefilter.lost else prefilter.found
         least = 0 if prefilter.compressed or self.rules is None else self.wanted.min_rows
-        for region in reversed(chosen) if self.newest_first else chosen:
+        for offsets in reversed(chosen) if self.newest_first else chosen:
             data = None
             if kept is not None:
-                data = b"".join(self._bytes(kept, region.begin, region.end))
-            transactions = self._scan(span, opened, data, region)
+                data = b"".join(self._bytes(kept, offsets.start, offsets.stop))
+            transactions = self._scan(span, opened, data, offsets)
             for one in reversed(transactions) if self.newest_first else transactions:
                 # each row takes at least one byte
                 if one.end - one.begin < least or not self.keep(one):
                     continue
-                if marks is not None and not region.transactions and not _has(marks, one):
+                if marks is not None and not _has(marks, one):
                     continue
                 own = (
                     None
                     if data is None
-                    else data[one.begin - region.begin : one.end - region.begin]
+                    else data[one.begin - offsets.start : one.end - offsets.start]
                 )
                 content, match, link = self._match(span, opened, own, one)
                 if match.found:
@@ -184,14 +177,14 @@ class SpanSearcher:
                     )
 
     def _scan(
-        self, span: Span, opened: "_Opened", data: bytes | None, region: Region
+        self, span: Span, opened: "_Opened", data: bytes | None, offsets: range
     ) -> list[Transaction]:
-        """The whole transactions of a region."""
-        scanner = self.blocks.scanner(span.known, region.begin, opened.head)
+        """The whole transactions that lie in these bytes."""
+        scanner = self.blocks.scanner(span.known, offsets.start, opened.head)
         damaged = {high: low for low, high in span.known.damaged}
         transactions: list[Transaction] = []
         try:
-            for view in self._all(span.known, data, region.begin, region.end):
+            for view in self._all(span.known, data, offsets.start, offsets.stop):
                 transactions += scanner.feed(view)
         except DamageError as error:
             raise ArchiveError(

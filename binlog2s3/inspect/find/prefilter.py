@@ -335,39 +335,25 @@ def _may_be_meant(raw: bytes, rules: FilterRules) -> bool:
     return not rules.names or any(name in small for name in rules.names)
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Bytes [begin, end). Both are transaction boundaries.
+def ranges_to_read(
+    starts: Sequence[int], found: Sequence[int], begin: int, end: int
+) -> list[range]:
+    """The bytes of the transactions that must be read; neighbours are one range.
 
-    `transactions`: how many it has; 0 if not known.
-    """
-
-    begin: int
-    end: int
-    transactions: int
-
-
-def regions(starts: Sequence[int], found: Sequence[int], begin: int, end: int) -> list[Region]:
-    """The regions of the transactions that must be read; neighbours are merged.
-
-    If an offset comes before the first start, as with servers without GTID events, all is one
-    region.
+    If an offset comes before the first start, as with servers without GTID events, it is all.
     """
     if not found:
         return []
     if not starts or found[0] < starts[0]:
-        return [Region(begin, end, 0)]
+        return [range(begin, end)]
     bounds = [*starts, end]
-    chosen: list[Region] = []
-    behind = -1
-    for place in found:
-        if place < behind:
+    chosen: list[range] = []
+    for offset in found:
+        if chosen and offset < chosen[-1].stop:
             continue
-        number = bisect_right(starts, place) - 1
-        one = Region(bounds[number], bounds[number + 1], 1)
-        behind = one.end
-        if chosen and chosen[-1].end == one.begin:
-            last = chosen.pop()
-            one = Region(last.begin, one.end, last.transactions + 1)
-        chosen.append(one)
+        number = bisect_right(starts, offset) - 1
+        begin, end = bounds[number], bounds[number + 1]
+        if chosen and chosen[-1].stop == begin:
+            begin = chosen.pop().start
+        chosen.append(range(begin, end))
     return chosen

@@ -11,7 +11,6 @@ transaction that two lineages have is found in the earlier one.
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 
 from binlog2s3.archive.ahead import MOST_THREADS, Ahead
@@ -22,48 +21,13 @@ from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.history import MOST_BLOCKS, OtherPhases, SearchedHistory
 from binlog2s3.inspect.find.match import Hit, SearchQuery, SearchStats, WantedGtids
-from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, UnreadableRange
+from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, Unreadable
 from binlog2s3.inspect.find.prefilter import rules_for
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Snapshot
 
-
-@dataclass(frozen=True, slots=True)
-class SpanTask:
-    """A span to search, and which of its transactions count."""
-
-    span: Span
-    keep: Callable[[Transaction], bool]
-
-
-Item = SpanTask | Callable[[], None]
+Item = Span | Callable[[], None]
 """A span to search, or a function to call."""
-
-
-class WorkQueue:
-    """Items in order; `queued` are those whose first task has been handed out."""
-
-    def __init__(self, items: Iterator[Item]) -> None:
-        self._items = items
-        self.queued: deque[Item] = deque()
-
-    def tasks(
-        self, fetch: Callable[[Facts, int], memoryview | ArchiveError]
-    ) -> Iterator[Callable[[], memoryview | ArchiveError | None]]:
-        """One task for each block of a span, and an empty one for each other item."""
-        for item in self._items:
-            self.queued.append(item)
-            if not isinstance(item, SpanTask):
-                yield _nothing
-                continue
-            for number in item.span.numbers:
-                yield partial(fetch, item.span.known, number)
-
-
-def _nothing() -> None:
-    """Keep the item in its place."""
-
-
 _BATCH = 64
 """How many entries are read together."""
 
@@ -150,7 +114,6 @@ class TransactionSearch:
         query = self._query
         plain = query.wanted.is_any and line.named is None
         test = line.named.in_event if line.named is not None else None
-        plan = WorkQueue(self._items(line))
         searcher = SpanSearcher(
             blocks=self._snapshot.blocks,
             wanted=query.wanted,
@@ -159,26 +122,41 @@ class TransactionSearch:
             newest_first=query.order == "newest",
             other=OtherPhases(line, self._snapshot.blocks).other,
         )
-        with closing(Ahead(plan.tasks(self._fetch), threads=self._threads, first=2)) as ahead:
+        queued: deque[Item] = deque()
+        tasks = self._tasks(self._items(line, searcher), queued)
+        with closing(Ahead(tasks, threads=self._threads, first=2)) as ahead:
             for first in ahead:
-                item = plan.queued.popleft()
-                if not isinstance(item, SpanTask):
+                item = queued.popleft()
+                if isinstance(item, Span):
+                    yield from self._in_span(searcher, item, first, ahead)
+                else:
                     item()
-                    continue
-                searcher.keep = item.keep
-                yield from self._in_part(searcher, item, first, ahead)
 
-    def _in_part(
+    def _tasks(
+        self, items: Iterator[Item], queued: deque[Item]
+    ) -> Iterator[Callable[[], memoryview | ArchiveError | None]]:
+        """One task for each block of a span, and an empty one for each other item.
+
+        `queued` gets the items whose first task is handed out.
+        """
+        for item in items:
+            queued.append(item)
+            if not isinstance(item, Span):
+                yield lambda: None
+                continue
+            for number in item.numbers:
+                yield partial(self._fetch, item.known, number)
+
+    def _in_span(
         self,
         searcher: SpanSearcher,
-        part: SpanTask,
+        span: Span,
         first: memoryview | ArchiveError | None,
         ahead: Iterator[memoryview | ArchiveError | None],
     ) -> Iterator[Hit]:
-        lost: list[UnreadableRange] = []
+        lost: list[Unreadable] = []
 
         def data() -> Iterator[memoryview | ArchiveError]:
-            span = part.span
             for number in span.numbers:
                 one = first if number == span.numbers[0] else next(ahead)
                 assert one is not None  # noqa: S101 - as the plan has it
@@ -187,13 +165,13 @@ class TransactionSearch:
                 self._done(min(end, span.end) - max(begin, span.begin))
 
         try:
-            yield from searcher.search(part.span, data(), lost)
+            yield from searcher.search(span, data(), lost)
         except ArchiveError as error:
-            lost.append(UnreadableRange(error, part.span.begin, part.span.end))
-        for one in lost:
+            lost.append((span, error))
+        for one, why in lost:
             self._warn(
-                f"not searched: bytes {one.begin} to {one.end} of {part.span.known.name} of "
-                f"{part.span.known.lineage.id}: {one.error}"
+                f"not searched: bytes {one.begin} to {one.end} of {one.known.name} of "
+                f"{one.known.lineage.id}: {why}"
             )
 
     def _fetch(self, known: Facts, number: int) -> memoryview | ArchiveError:
@@ -203,7 +181,7 @@ class TransactionSearch:
         except ArchiveError as error:
             return error
 
-    def _items(self, line: SearchedHistory) -> Iterator[Item]:
+    def _items(self, line: SearchedHistory, searcher: SpanSearcher) -> Iterator[Item]:
         """The items of a history: spans to search, and warnings to give in between."""
         yield partial(self._begin, line)
         at_once: list[int] = []
@@ -215,11 +193,11 @@ class TransactionSearch:
                 line.load(sorted(wanted))
             at_once.remove(number)
             if self._query.order == "newest":
-                yield from self._of_stretch(line, number, is_wanted=number in wanted)
+                yield from self._of_binlog(line, number, searcher, is_wanted=number in wanted)
                 yield from self._between(line, number)
             else:
                 yield from self._between(line, number)
-                yield from self._of_stretch(line, number, is_wanted=number in wanted)
+                yield from self._of_binlog(line, number, searcher, is_wanted=number in wanted)
         if self._query.order == "newest":
             yield partial(self._barrier, line)
 
@@ -245,7 +223,9 @@ class TransactionSearch:
                 "--lineage all searches every lineage"
             )
 
-    def _of_stretch(self, line: SearchedHistory, number: int, *, is_wanted: bool) -> Iterator[Item]:
+    def _of_binlog(
+        self, line: SearchedHistory, number: int, searcher: SpanSearcher, *, is_wanted: bool
+    ) -> Iterator[Item]:
         size = line.size(number)
         if not is_wanted:
             yield from self._problems_of_snapshot()
@@ -265,13 +245,10 @@ class TransactionSearch:
         if not self._may_have(line, known):
             yield partial(self._pass, size)
             return
-        yield partial(self._enter, known)
-        parts = self._parts(line, number)
-        searched = 0
-        for part in reversed(parts) if self._query.order == "newest" else parts:
-            searched += part.span.size
-            yield part
-        yield partial(self._done, size - searched)
+        yield partial(self._enter, known, searcher, self._counts_of(line, number))
+        spans = [one for one in line.spans(number) if self._query.is_at(one.begin, one.end)]
+        yield from reversed(spans) if self._query.order == "newest" else spans
+        yield partial(self._done, size - sum(span.size for span in spans))
 
     def _problems_of_snapshot(self) -> Iterator[Item]:
         problems = self._snapshot.problems
@@ -279,16 +256,12 @@ class TransactionSearch:
             yield partial(self._warn, f"not searched: {problems[self._problems]}")
             self._problems += 1
 
-    def _parts(self, line: SearchedHistory, number: int) -> list[SpanTask]:
-        keep = self._keep_of(line, number)
-        spans = line.spans(number)
-        return [SpanTask(s, keep) for s in spans if self._query.is_at(s.begin, s.end)]
-
-    def _keep_of(self, line: SearchedHistory, number: int) -> Callable[[Transaction], bool]:
+    def _counts_of(self, line: SearchedHistory, number: int) -> Callable[[Transaction], bool]:
+        """Which transactions of a binlog count."""
         query, named = self._query, line.named
         is_duplicate = line.duplicates(number)
 
-        def keep(one: Transaction) -> bool:
+        def counts(one: Transaction) -> bool:
             return (
                 query.in_time(one.commit_us, one.commit_us, exact=one.commit_exact)
                 and query.is_at(one.begin, one.end)
@@ -296,7 +269,7 @@ class TransactionSearch:
                 and not is_duplicate(one)
             )
 
-        return keep
+        return counts
 
     def _is_wanted(self, line: SearchedHistory, number: int) -> bool:
         """Whether a binlog can have matches, by its page if it has one: that costs no request.
@@ -364,7 +337,10 @@ class TransactionSearch:
 
     # Counting
 
-    def _enter(self, known: Facts) -> None:
+    def _enter(
+        self, known: Facts, searcher: SpanSearcher, counts: Callable[[Transaction], bool]
+    ) -> None:
+        searcher.keep = counts
         self.stats.binlogs += 1
         for begin, end in known.damaged:
             self._warn(

@@ -62,7 +62,7 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
         yield from store.list(layout.live)
         backups.extend(registered(catalog, unreadable))  # before their objects: these come first
         for info in store.list(layout.archive):
-            if layout.stored_place(info.key) is not None:
+            if layout.is_of("stored", info.key):
                 inventory.stored[info.key] = info.size
             yield info
 

@@ -320,18 +320,18 @@ class OpenBinlog:
         """
         source, unproved, is_right = self._context.source, 0, True
         id_ = self._context.lineage.id
-        pieces = join(source.catalog.chunks(self._context.lineage, self._name))
-        keys = [source.layout.chunk(id_, self._name, piece.chunk) for piece in pieces]
+        needed = join(source.catalog.chunks(self._context.lineage, self._name))
+        keys = [source.layout.chunk(id_, self._name, chunk) for chunk in needed]
         tasks = (partial(source.store.head, key) for key in keys)
         with closing(Ahead(tasks, threads=source.threads)) as ahead:
-            for piece, key, info in zip(pieces, keys, ahead, strict=True):
+            for chunk, key, info in zip(needed, keys, ahead, strict=True):
                 if info is None:
                     continue  # replaced by a longer chunk, or archived
                 unproved += info.crc64 is None
-                if info.crc64 not in (None, piece.chunk.crc64):
+                if info.crc64 not in (None, chunk.crc64):
                     text = (
                         f"its CRC64NVME in the store is {crc64_hex(info.crc64)}, in its name "
-                        f"{crc64_hex(piece.chunk.crc64)}"
+                        f"{crc64_hex(chunk.crc64)}"
                     )
                     self._context.defect("chunk-bytes", text, self._name, key)
                     is_right = False
@@ -358,8 +358,7 @@ class OpenBinlog:
                 self._context.recorded("damaged", f"{text} were damaged on the source")
         source, lineage = self._context.source, self._context.lineage
         chunks = source.catalog.chunks(lineage, self._name)
-        read = {piece.chunk for piece in join(chunks)}
-        for chunk in sorted(set(chunks) - read):
+        for chunk in sorted(set(chunks) - {*join(chunks)}):
             key = source.layout.chunk(lineage.id, self._name, chunk)
             try:
                 crc64 = crc64_of_blocks(source.store.open(key, 0, chunk.size))

@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 
-from binlog2s3.archive.chunks import Chunk, Chunks, Flushes, Piece, join
+from binlog2s3.archive.chunks import Chunk, Chunks, Flushes, join
 
 LEVELS = 4
 
@@ -50,12 +50,8 @@ def test_what_is_no_name(name: str) -> None:
 def test_join() -> None:
     """From 0 on, of those that begin at or before what one has, the one with the greatest end."""
     first, inner, next_, last = chunk(0, 5), chunk(2, 4), chunk(3, 9), chunk(9, 12)
-    assert join([last, inner, next_, first]) == [
-        Piece(first, 0, 5),
-        Piece(next_, 5, 9),
-        Piece(last, 9, 12),
-    ]
-    assert join([first, last]) == [Piece(first, 0, 5)]
+    assert join([last, inner, next_, first]) == [first, next_, last]
+    assert join([first, last]) == [first]
     assert join([next_]) == []
     assert join([]) == []
 

@@ -15,7 +15,7 @@ import pytest
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.retired import Retired
+from binlog2s3.archive.writers import Retired
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ObjectMissingError, ObjectTooLargeError, VersionConflictError

@@ -17,8 +17,7 @@ from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import Page, build
-from binlog2s3.archive.retired import Retired
-from binlog2s3.archive.writers import Heartbeat, Standby, Turn, Unlogged
+from binlog2s3.archive.writers import Heartbeat, Retired, Standby, Turn, Unlogged
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError, MisplacedError
 from tests.documents import (

@@ -31,7 +31,7 @@ class Counting(MemoryStore):
 
 def shown(store: MemoryStore, lineage: object = LINEAGE) -> list[tuple[int, int]]:
     assert isinstance(lineage, type(LINEAGE))
-    return [(run.first, run.last) for run in index_of(store, lineage).runs()]
+    return [(run[0], run[-1]) for run in index_of(store, lineage).runs()]
 
 
 def test_one_page_tells_of_all_before_it() -> None:
@@ -102,9 +102,9 @@ def test_a_page_that_is_distrusted_is_listed_instead() -> None:
     lineage_in(store, LINEAGE, 2 * SPAN)
     store.delete([LAYOUT.binlog(ID, name_at(LINEAGE, 40))])
     index = index_of(store)
-    assert [(run.first, run.last) for run in index.runs()] == [(1, 2 * SPAN)]
+    assert [(run[0], run[-1]) for run in index.runs()] == [(1, 2 * SPAN)]
     index.distrust(0)
-    assert [(run.first, run.last) for run in index.runs()] == [(1, 39), (41, 2 * SPAN)]
+    assert [(run[0], run[-1]) for run in index.runs()] == [(1, 39), (41, 2 * SPAN)]
 
 
 def test_the_last_pages_alone_stay_in_memory() -> None:

@@ -143,7 +143,7 @@ def test_a_page_that_does_not_fit_is_not_used(change: Callable[[dict[str, Any]],
         read(store, key, Page)
     filled(store, LINEAGE, {number: entries[number] for number in (1, 2, 4)})
     index = index_of(store)
-    assert [(run.first, run.last) for run in index.runs()] == [(1, 2), (4, 4)]
+    assert [(run[0], run[-1]) for run in index.runs()] == [(1, 2), (4, 4)]
     (problem,) = index.problems
     assert key in str(problem)
 

@@ -475,7 +475,7 @@ class Settings:
         return str(self._answer("default_retention"))
 
     def versions(self, prefix: str) -> list[tuple[str, str]]:
-        assert LAYOUT.is_probe(f"{prefix}x") or prefix.startswith(f"{LAYOUT.writers}000000-")
+        assert LAYOUT.is_of("probe", f"{prefix}x") or prefix.startswith(f"{LAYOUT.writers}000000-")
         found: list[tuple[str, str]] = self._answer("versions")
         return found
 
@@ -783,7 +783,7 @@ def test_an_archive_where_all_is_allowed() -> None:
     assert not {"put", "delete", "complete_upload", "copy_part"} & store.calls.keys()
     (key,) = keys
     assert key.startswith(LAYOUT.archive)
-    assert LAYOUT.place_of(key) is None
+    assert LAYOUT.parsed(key) is None
 
 
 PUT = ARCHIVE_NAMES[3:]
@@ -953,7 +953,7 @@ def test_readers_pass_over_what_a_check_puts() -> None:
     assert catalog.live_lineages() == set()
     assert catalog.foreign.keys() == {f"{LAYOUT.live}check-x/"}
     assert catalog.strange_uploads() == [strange]
-    probed = LAYOUT.place_of(probe)
+    probed = LAYOUT.parsed(probe)
     assert probed is not None
     assert probed.kind == "probe"
 

@@ -22,8 +22,7 @@ from binlog2s3.config.report import ReportConfig
 from binlog2s3.config.stream import S3Config
 from binlog2s3.errors import ConfigError
 from binlog2s3.recover.model import Start
-from binlog2s3.report.file import replace_file
-from binlog2s3.report.html import MOST_TEXT, render
+from binlog2s3.report.command import MOST_TEXT, render, replace_file
 from binlog2s3.report.look import Looked, look_at
 from binlog2s3.report.model import Page, page_of
 from binlog2s3.retain import backup as listing

@@ -18,8 +18,7 @@ from binlog2s3.archive.drills import DrillResult, UnreadDrill, last_of, latest
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index, NumberRange
 from binlog2s3.archive.pages import build
-from binlog2s3.archive.retired import Retired
-from binlog2s3.archive.writers import Turn
+from binlog2s3.archive.writers import Retired, Turn
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.goal import ToTime
@@ -768,7 +767,8 @@ def with_turns(there: World, count: int) -> World:
 
 
 def turns_of(there: World) -> list[int]:
-    numbers = [LAYOUT.turn_number(info.key) for info in there.list(LAYOUT.turns)]
+    keys = [LAYOUT.parsed(info.key) for info in there.list(LAYOUT.turns)]
+    numbers = [key.number for key in keys if key is not None]
     return [number for number in numbers if number is not None]
 
 

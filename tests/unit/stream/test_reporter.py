@@ -672,7 +672,8 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
 
     store = MemoryStore()
     store.put(LAYOUT.backup(BACKUP.id), BACKUP.to_json())
-    catalog: Any = SimpleNamespace(lineages=lineages, store=store, layout=LAYOUT)
+    catalog: Any = Catalog(store, LAYOUT)
+    catalog.lineages = lineages
     parts.reporter.look_at_history(catalog)
     parts.reporter.look_at_history(catalog)
     assert (parts.status.history, len(asked)) == (None, 1)

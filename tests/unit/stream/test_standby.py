@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,9 @@ def wait(store: MemoryStore, time: Time, spool: Spool, **other: Any) -> Vacancy:
     puts: list[str] = []
     store.on_acted = lambda operation, keys: puts.extend(keys if operation == "put" else ())
     vacancy = bystander(store, time, spool, **other).wait()
-    ours = [key for key in puts if LAYOUT.is_standby(key)]
+    ours = [key for key in puts if LAYOUT.is_of("standby", key)]
     assert len(set(ours)) <= 1
-    assert {key for key in store.objects if LAYOUT.is_standby(key)} == set()
+    assert {key for key in store.objects if LAYOUT.is_of("standby", key)} == set()
     assert before.keys() <= store.objects.keys() | {LAYOUT.writer(*WRITES.rank)}
     return vacancy
 
@@ -296,7 +297,7 @@ def test_it_exits_where_that_is_asked_for(spool: Spool) -> None:
     assert caught.value.exit_code == 9
     assert "--exit-on-other-writer" in caught.value.hint
     assert time.waits == 2
-    assert not [key for key in store.objects if LAYOUT.is_standby(key)]
+    assert not [key for key in store.objects if LAYOUT.is_of("standby", key)]
 
 
 def test_a_source_that_refuses_ends_a_first_start(spool: Spool) -> None:
@@ -318,7 +319,7 @@ def test_a_stop_ends_the_wait(spool: Spool) -> None:
     store = MemoryStore()
     put(store, WRITES)
     there: list[str] = []
-    time = Time(lambda _: there.extend(filter(LAYOUT.is_standby, store.objects)))
+    time = Time(lambda _: there.extend(filter(partial(LAYOUT.is_of, "standby"), store.objects)))
     time.set()
     with pytest.raises(SupersededError):
         wait(store, time, spool)

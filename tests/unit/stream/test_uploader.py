@@ -537,7 +537,7 @@ def test_nothing_is_archived_behind_what_contradicts_the_bucket(
             world.settle(streamer)
         world.settle(streamer)
     assert not streamer.uploader.jobs
-    assert not [key for key in world.store.objects if LAYOUT.place_of(key).kind == "entry"]  # type: ignore[union-attr]
+    assert not [key for key in world.store.objects if LAYOUT.parsed(key).kind == "entry"]  # type: ignore[union-attr]
     assert len(streamer.run.files()) == 4
 
 

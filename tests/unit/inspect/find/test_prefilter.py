@@ -9,7 +9,7 @@ from binlog2s3.binlog.content import LOOKED_MOST, ContentReader
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.scanner import EventType, Scanner, Transaction
 from binlog2s3.inspect.find.match import Criteria, Matcher, Tables, WantedGtids
-from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, Region, regions, rules_for
+from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, ranges_to_read, rules_for
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,
@@ -179,25 +179,25 @@ def test_nothing_falls_through(which: str, seed: int) -> None:
         whole = Prefilter(rules, begin, trailer)
         whole.feed(data[begin:])
         assert whole.is_whole
-        left = regions(whole.starts, whole.found, begin, len(data))
+        left = ranges_to_read(whole.starts, whole.found, begin, len(data))
         cut = sifted(rules, data, begin, trailer, random.Random(seed))
         assert cut.starts == whole.starts
         assert cut.is_whole
-        more = regions(cut.starts, cut.found, begin, len(data))
+        more = ranges_to_read(cut.starts, cut.found, begin, len(data))
         for one in transactions:
             matcher = Matcher(wanted)
             reader = ContentReader(form, looked_most=LOOKED_MOST, on_statement=matcher.take)
             reader.feed(data[one.begin : one.end])
             if matcher.match(reader.content()).found:
-                assert any(within(one, region) for region in left), (wanted, one)
+                assert any(within(one, offsets) for offsets in left), (wanted, one)
                 assert any(within(one, region) for region in more), (wanted, one)
             else:
-                passed += not any(within(one, region) for region in left)
+                passed += not any(within(one, offsets) for offsets in left)
     assert passed > 0 or which == "no gtids"  # there all is one region
 
 
-def within(one: Transaction, region: Region) -> bool:
-    return region.begin <= one.begin and one.end <= region.end
+def within(one: Transaction, offsets: range) -> bool:
+    return offsets.start <= one.begin and one.end <= offsets.stop
 
 
 def test_gtids_are_found_by_their_events() -> None:
@@ -209,8 +209,8 @@ def test_gtids_are_found_by_their_events() -> None:
     named = WantedGtids(tuple(one.gtid for one in chosen if one.gtid), "mysql")
     prefilter = Prefilter(rules_for(Criteria(), named.in_event), transactions[0].begin, 4)
     prefilter.feed(data[transactions[0].begin :])
-    left = regions(prefilter.starts, prefilter.found, transactions[0].begin, len(data))
-    assert [(one.begin, one.end) for one in left] == [(one.begin, one.end) for one in chosen]
+    left = ranges_to_read(prefilter.starts, prefilter.found, transactions[0].begin, len(data))
+    assert left == [range(one.begin, one.end) for one in chosen]
 
 
 @pytest.mark.parametrize("kind", ["rows", "statement", "compressed"])
@@ -237,18 +237,18 @@ def test_a_block_may_end_anywhere(kind: str) -> None:
         prefilter.feed(data[begin:cut])
         prefilter.feed(data[cut:])
         assert prefilter.is_whole
-        left = regions(prefilter.starts, prefilter.found, begin, len(data))
-        assert any(within(one, region) for region in left), cut
-        assert sum(region.transactions for region in left) <= 2
+        left = ranges_to_read(prefilter.starts, prefilter.found, begin, len(data))
+        assert any(within(one, offsets) for offsets in left), cut
+        assert sum(within(each, offsets) for each in transactions for offsets in left) <= 2
 
 
-def test_regions_are_of_neighbours() -> None:
+def test_neighbours_are_one_range() -> None:
     """One for all that touch; everything, where something comes before the first start."""
     starts = [10, 20, 30, 40]
-    assert regions(starts, [], 10, 50) == []
-    assert regions(starts, [12, 15, 25, 49], 10, 50) == [Region(10, 30, 2), Region(40, 50, 1)]
-    assert regions(starts, [4, 25], 2, 50) == [Region(2, 50, 0)]
-    assert regions([], [4], 2, 50) == [Region(2, 50, 0)]
+    assert ranges_to_read(starts, [], 10, 50) == []
+    assert ranges_to_read(starts, [12, 15, 25, 49], 10, 50) == [range(10, 30), range(40, 50)]
+    assert ranges_to_read(starts, [4, 25], 2, 50) == [range(2, 50)]
+    assert ranges_to_read([], [4], 2, 50) == [range(2, 50)]
 
 
 def test_bytes_that_are_no_events_are_noticed() -> None:
