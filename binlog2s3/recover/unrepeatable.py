@@ -51,7 +51,7 @@ _OF_ORDER = frozenset(
     }
 )
 """What these functions have follows from the order of the rows."""
-_INSERT_ID = 2
+INSERT_ID = 2
 """The kind of an INTVAR that has the first number which a statement gives to its rows."""
 _BEFORE_VALUE = frozenset({"NEXT", "PREVIOUS"})
 """MariaDB's NEXT VALUE FOR a sequence, which another server has got further with."""
@@ -63,7 +63,7 @@ _LOGGED = frozenset(
         *("AUTO_INCREMENT_INCREMENT", "AUTO_INCREMENT_OFFSET", "CHARACTER_SET_CLIENT"),
         *("CHARACTER_SET_CONNECTION", "CHARACTER_SET_DATABASE", "CHARACTER_SET_SERVER"),
         *("COLLATION_CONNECTION", "COLLATION_DATABASE", "COLLATION_SERVER", "FOREIGN_KEY_CHECKS"),
-        *("IDENTITY", "LAST_INSERT_ID", "LC_TIME_NAMES", "PSEUDO_THREAD_ID", "SQL_AUTO_IS_NULL"),
+        *("IDENTITY", "LASTINSERT_ID", "LC_TIME_NAMES", "PSEUDO_THREAD_ID", "SQL_AUTO_IS_NULL"),
         *("SQL_MODE", "TIME_ZONE", "TIMESTAMP", "UNIQUE_CHECKS"),
     }
 )
@@ -89,6 +89,12 @@ VALUE_OF_SERVER = re.compile(
     re.IGNORECASE,
 )
 """What calls something in a definition that has another value elsewhere."""
+ROWS_OF_SERVER = re.compile(
+    rb"\b(?:GROUP\s+BY|LIMIT|FETCH\s+(?:FIRST|NEXT)|OVER|CURSOR|SKIP\s+LOCKED)\b"
+    rb"|\b(?:" + "|".join(_OF_ORDER).encode() + rb")\s*\(",
+    re.IGNORECASE,
+)
+"""What takes rows in a definition in the order of the server."""
 _UNCERTAIN_MOST = 64
 _SELECT = re.compile(rb"\bSELECT\b", re.IGNORECASE)
 _GROUP = re.compile(
@@ -188,7 +194,7 @@ class Unrepeatable(TextWatcher):
     ) -> Sink | None:
         """See `Watcher`."""
         if event_type == EventType.INTVAR:
-            self._numbers |= head[0] == _INSERT_ID
+            self._numbers |= head[0] == INSERT_ID
             return None
         sink = super().see(event_type, head, size, flavour, flags)
         self._numbers = False
