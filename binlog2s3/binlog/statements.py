@@ -19,7 +19,7 @@ from binlog2s3.binlog.tables import database_name, table_name
 StatementKind = Literal["insert", "update", "delete", "ddl", "other"]
 Effect = Literal["insert", "update", "delete", "ddl", "other", "drop"]
 
-NO_BACKSLASH_ESCAPES, ANSI_QUOTES = 1 << 20, 1 << 2
+NO_BACKSLASH_ESCAPES, ANSI_QUOTES, ONLY_FULL_GROUP_BY = 1 << 20, 1 << 2, 1 << 5
 """Bits of sql_mode."""
 UTF8 = frozenset(
     {

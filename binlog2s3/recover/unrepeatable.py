@@ -8,9 +8,11 @@ another (seen on MySQL 9.7.4 and MariaDB 10.11, also of their own replicas). A s
 logged as such may call what has another value elsewhere, as UUID() or @@server_id; so may the
 DEFAULT of a column that a MariaDB adds, for example the next value of a sequence (seen on MariaDB
 11.8: the binlog has it advanced by its whole cache before). And it may take its rows in the order
-in which the server has them: GROUP_CONCAT() and variables that count on (seen on MySQL 9.7.4 and
-MariaDB 11.8, with binlog_format = MIXED, too), AUTO_INCREMENT, ROW_NUMBER(), RAND(), and which of
-two rows with one key an INSERT IGNORE or REPLACE keeps (STATEMENT alone).
+in which the server has them, or in which its plan has them: GROUP_CONCAT(), ROW_NUMBER(), variables
+that count on, columns that are not in the GROUP BY, the row of several by which a join updates
+another (seen on MySQL 9.7.4 and MariaDB 11.8, with binlog_format = MIXED, too), LIMIT,
+AUTO_INCREMENT, RAND(), and which of two rows with one key an IGNORE or REPLACE keeps (STATEMENT
+alone). An ORDER BY does not help: rows may be equal in it, or in its collation.
 """
 
 import re
@@ -22,8 +24,9 @@ from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import StatementText
 from binlog2s3.binlog.events import QUERIES, EventType
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.statements import TokenStream, Writing
+from binlog2s3.binlog.statements import ANSI_QUOTES, ONLY_FULL_GROUP_BY, TokenStream, Writing
 from binlog2s3.binlog.walk import wanted_types
+from binlog2s3.recover.any_row import AGGREGATES, is_updated_by_any, takes_any_of_group
 from binlog2s3.recover.extract import TextWatcher
 
 # https://dev.mysql.com/doc/refman/9.7/en/replication-rbr-safe-unsafe.html; the server logs rows for
@@ -40,14 +43,15 @@ _CALLS = frozenset(
 )
 _SEEDED = frozenset({"RAND"})
 """Has the same values if it is called by a statement that changes rows: its seeds are logged."""
-_LIMIT, _ORDER, _ANY, _SKIP = "LIMIT", "ORDER", "ANY_VALUE", "SKIP"
-_OF_ORDER = frozenset({"GROUP_CONCAT", "JSON_ARRAYAGG", "JSON_OBJECTAGG"})
-"""Have the rows in the server's order, without an ORDER BY of their own."""
-_OF_WINDOW = frozenset(
-    {"FIRST_VALUE", "LAG", "LAST_VALUE", "LEAD", "NTH_VALUE", "NTILE", "ROW_NUMBER"}
+_LIMIT, _SKIP = "LIMIT", "SKIP"
+_OF_ORDER = frozenset(
+    {
+        *("ANY_VALUE", "FIRST_VALUE", "GROUP_CONCAT", "JSON_ARRAYAGG", "JSON_OBJECTAGG", "LAG"),
+        *("LAST_VALUE", "LEAD", "NTH_VALUE", "NTILE", "ROW_NUMBER"),
+    }
 )
-"""The same if there is none in the OVER behind them."""
-_INSERT_ID = 2
+"""What these functions have follows from the order of the rows."""
+INSERT_ID = 2
 """The kind of an INTVAR that has the first number which a statement gives to its rows."""
 _BEFORE_VALUE = frozenset({"NEXT", "PREVIOUS"})
 """MariaDB's NEXT VALUE FOR a sequence, which another server has got further with."""
@@ -59,20 +63,21 @@ _LOGGED = frozenset(
         *("AUTO_INCREMENT_INCREMENT", "AUTO_INCREMENT_OFFSET", "CHARACTER_SET_CLIENT"),
         *("CHARACTER_SET_CONNECTION", "CHARACTER_SET_DATABASE", "CHARACTER_SET_SERVER"),
         *("COLLATION_CONNECTION", "COLLATION_DATABASE", "COLLATION_SERVER", "FOREIGN_KEY_CHECKS"),
-        *("IDENTITY", "LAST_INSERT_ID", "LC_TIME_NAMES", "PSEUDO_THREAD_ID", "SQL_AUTO_IS_NULL"),
+        *("IDENTITY", "LASTINSERT_ID", "LC_TIME_NAMES", "PSEUDO_THREAD_ID", "SQL_AUTO_IS_NULL"),
         *("SQL_MODE", "TIME_ZONE", "TIMESTAMP", "UNIQUE_CHECKS"),
     }
 )
 """System variables of a session that the binlog has: who applies it has the same."""
 _MAY = re.compile(
-    rb"(?<!DUPLICATE\s)\b(?:AUTO_INCREMENT|SERIAL|NEXT|PREVIOUS|KEY|INDEX|UNIQUE|"
-    + "|".join((*_CALLS, *_SEEDED, *_OF_ORDER, *_OF_WINDOW, _LIMIT, "SELECT")).encode()
+    rb"(?<!DUPLICATE\s)(?<!KEY\s)\b(?:AUTO_INCREMENT|SERIAL|NEXT|PREVIOUS|KEY|INDEX|UNIQUE|"
+    rb"UPDATE|DELETE|TABLE|"
+    + "|".join((*_CALLS, *_SEEDED, *_OF_ORDER, _LIMIT, "SELECT")).encode()
     + rb")\b|@@|:=",
     re.IGNORECASE,
 )
 _UNCERTAIN = re.compile(
-    rb"\b(?:(?:" + "|".join((*_CALLS, *_SEEDED, *_OF_ORDER, *_OF_WINDOW)).encode() + rb")\s*\("
-    rb"|CURRENT_USER\b|LIMIT\s+\d|@[\w$.]+\s*:="
+    rb"\b(?:(?:" + "|".join((*_CALLS, *_SEEDED, *_OF_ORDER)).encode() + rb")\s*\("
+    rb"|CURRENT_USER\b|LIMIT\s+\d|FETCH\s+(?:FIRST|NEXT)\b|@[\w$.]+\s*:="
     rb"|(?:NEXT|PREVIOUS)\s+VALUE\s+FOR\b"
     rb"|(?:AUTO_INCREMENT|SERIAL)\b(?!\s*=?\s*\d))",
     re.IGNORECASE,
@@ -84,9 +89,25 @@ VALUE_OF_SERVER = re.compile(
     re.IGNORECASE,
 )
 """What calls something in a definition that has another value elsewhere."""
+ROWS_OF_SERVER = re.compile(
+    rb"\b(?:GROUP\s+BY|LIMIT|FETCH\s+(?:FIRST|NEXT)|OVER|CURSOR|SKIP\s+LOCKED)\b"
+    rb"|\b(?:" + "|".join(_OF_ORDER).encode() + rb")\s*\(",
+    re.IGNORECASE,
+)
+"""What takes rows in a definition in the order of the server."""
 _UNCERTAIN_MOST = 64
 _SELECT = re.compile(rb"\bSELECT\b", re.IGNORECASE)
+_GROUP = re.compile(
+    rb"\b(?:GROUP\s+BY\b|(?:" + "|".join(AGGREGATES).encode() + rb")\s*\()", re.IGNORECASE
+)
 _CHANGES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"})
+_READ_ROWS = frozenset({"UPDATE", "DELETE", "WITH"})
+_BEFORE_NUMBER = {
+    "FETCH": frozenset({"FIRST", "NEXT"}),
+    "OFFSET": frozenset[str](),
+    "ROWS": frozenset({"BETWEEN", "CURRENT", "UNBOUNDED"}),
+}
+"""What takes rows by their number in the order, before that or one of these words."""
 _ACTIONS = frozenset({"ADD", "ALTER", "CHANGE", "DROP", "MODIFY", "RENAME"})
 _KEYS = frozenset({"INDEX", "KEY", "PRIMARY", "UNIQUE"})
 _BEFORE_NAME = frozenset({"ADD", "CHANGE", "COLUMN", "EXISTS", "MODIFY", "(", ","})
@@ -98,16 +119,19 @@ _BEFORE_TABLE = frozenset(
 
 _TELLING = frozenset(
     {
-        *(_CALLS | _SEEDED | _OF_ORDER | _OF_WINDOW | _ACTIONS | _KEYS | _SCHEMAS),
+        *(_CALLS | _SEEDED | _OF_ORDER | _ACTIONS | _KEYS | _SCHEMAS),
         *(
-            _ANY,
             _SKIP,
             _LIMIT,
-            _ORDER,
             "AUTO_INCREMENT",
             "DUPLICATE",
+            "FETCH",
             "FOR",
             "FROM",
+            "IGNORE",
+            "OFFSET",
+            "REPLACE",
+            "ROWS",
             "SELECT",
             "SERIAL",
             "SET",
@@ -126,7 +150,6 @@ _WORDS = frozenset(word for word in _TELLING if word[0].isalpha())
 _BEFORE_CHANGE = frozenset({"SET", "ANALYZE"})
 """MariaDB's SET STATEMENT ... FOR, and ANALYZE, come before a statement."""
 _FIRST_WORDS = 5
-_DEPTH_MOST = 1000
 _HELD_MOST = 1 << 20
 _NAMES_MOST = 1000
 _WORDS_MOST = 100_000
@@ -171,7 +194,7 @@ class Unrepeatable(TextWatcher):
     ) -> Sink | None:
         """See `Watcher`."""
         if event_type == EventType.INTVAR:
-            self._numbers |= head[0] == _INSERT_ID
+            self._numbers |= head[0] == INSERT_ID
             return None
         sink = super().see(event_type, head, size, flavour, flags)
         self._numbers = False
@@ -258,7 +281,9 @@ class _Look:
     ) -> None:
         self._watcher, self._begun, self._writing = watcher, begun, writing
         self._tokens = TokenStream(writing, _WORDS)
-        self._words = _Words(numbers=numbers)
+        self._may_group = not (writing.sql_mode or 0) & ONLY_FULL_GROUP_BY
+        has_strings = not (writing.sql_mode or 0) & ANSI_QUOTES
+        self._words = _Words(numbers=numbers, has_strings=has_strings)
         self._numbers = numbers
         self._held = bytearray()
         self._is_long = self._may_be = False
@@ -283,7 +308,10 @@ class _Look:
         self._words.take(self._tokens.end())
         is_whole = whole and self._tokens.is_certain
         had_key = self._watcher.keyed_before(self._words.columns(is_whole=is_whole))
-        if self._words.is_unrepeatable(may_be=self._may_be or had_key):
+        may_be = self._may_be or had_key
+        if self._words.is_unrepeatable(may_be=may_be) or (
+            self._words.takes_any(may_group=self._may_group, is_whole=is_whole)
+        ):
             self._watcher.note(self._begun, self._writing)
 
     def _take(self) -> None:
@@ -294,28 +322,29 @@ class _Look:
             doubtful = self._last + data
             self._may_be = self._may_be or _UNCERTAIN.search(doubtful) is not None
             self._may_be |= self._numbers and _SELECT.search(doubtful) is not None
+            self._may_be |= self._may_group and _GROUP.search(doubtful) is not None
         self._last = data[-_UNCERTAIN_MOST:]
 
 
 class _Words:
     """What the words of a statement say, in capitals; what is quoted is a space."""
 
-    def __init__(self, *, numbers: bool) -> None:
+    def __init__(self, *, numbers: bool, has_strings: bool) -> None:
         self._numbers_rows = numbers
+        self._strings = '"' if has_strings else ""
         self._before = self._word = ""
+        self._names = list[str]()  # all words of it, in small letters; a quoted one has its quote
         self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self, *, known: int = 0) -> None:
+        """Begin with a statement, of which so many words are known."""
+        self._names = self._names[len(self._names) - known :]
         self._first = list[str]()
-        self._tables = 0
-        self._is_ordered = [False]  # by depth of parentheses
-        self._opened_by = [""]  # the same: the word before, of those that need an order
-        self._needs_window = self._has_order = self._has_values = self._selects = False
-        self._is_seeded = self._is_duplicate = False
-        self._select_at = 0  # the depth of its first query, from 1 on
+        self._tables = self._depth = 0
+        self._has_values = self._selects = self._is_seeded = self._keeps_first = False
+        self._select_at = -1  # the depth of its first query
         self._variables, self._again, self._assigned = set[str](), set[str](), set[str]()
         self._action = ""  # of an ALTER, which the words are of
-        self._names = list[str]()  # all words of it, in small letters; a quoted one has its quote
         self._numbers = self._makes_key = False
         self._fills = self._takes_any = self._calls = self._adds = False
         self._has_scope = False  # whether a word is the SESSION of @@SESSION.x
@@ -358,21 +387,34 @@ class _Words:
 
     @property
     def _counts(self) -> bool:
-        """Whether what a row gets follows from those before it, and they have no order."""
-        if self._has_order or not (self._selects or self._first[:1] in (["UPDATE"], ["DELETE"])):
+        """Whether what a row gets follows from those before it, in the order of the server."""
+        if self._first[0] == "LOAD":
+            return self._numbers_rows
+        if not (self._selects or self._first[0] in _READ_ROWS):
             return False
-        keeps_first = self._is_duplicate or "IGNORE" in self._first or self._first[0] == "REPLACE"
-        return (
-            (self._selects and (self._numbers_rows or keeps_first))
-            or self._is_seeded
-            or bool(self._assigned & self._again)
-        )
+        keeps_first = self._keeps_first or self._first[0] == "REPLACE"
+        is_counted = bool(self._assigned & self._again)
+        return self._numbers_rows or keeps_first or self._is_seeded or is_counted
+
+    def takes_any(self, *, may_group: bool, is_whole: bool) -> bool:
+        """Whether it takes the values of any one of several rows, at its end.
+
+        `may_group`: its sql_mode allows columns that are not in the GROUP BY.
+        """
+        is_filled = self._fills and self._is_of_table
+        if not (is_filled or (self._first[:1] and self._first[0] in _CHANGES)):
+            return False
+        words, is_cut = self._names, len(self._names) > _WORDS_MOST
+        is_update = self._first[0] in ("UPDATE", "WITH")
+        if is_update and is_updated_by_any(words, is_whole=is_whole and not is_cut):
+            return True
+        return may_group and "select" in words and (is_cut or takes_any_of_group(words))
 
     def take(self, tokens: Iterator[tuple[str, str]]) -> None:
         """Take the next tokens."""
         for kind, text in tokens:
             if len(self._names) <= _WORDS_MOST:
-                is_quoted = kind == "quoted" and len(text) > 2
+                is_quoted = kind == "quoted" and len(text) > 2 and text[0] != self._strings
                 plain = text[1:-1].replace(text[0] * 2, text[0]) if is_quoted else text
                 self._names.append(f"`{plain.lower()}" if is_quoted else text.lower())
             self._see(text.upper() if kind in ("word", "mark") else " ")
@@ -385,11 +427,11 @@ class _Words:
         if not word or not (is_first or word in _TELLING):
             return
         if word == "FOR" and self._first[:2] == ["SET", "STATEMENT"]:
-            self._begin()
+            self._begin(known=1)
             return
         if is_first:
             if word in _CHANGES and self._first[:1] == ["ANALYZE"]:
-                self._begin()
+                self._begin(known=2)
             self._first.append(word)
         self._judge_rows(before, word, behind)
         self._judge_variable(before, word, behind)
@@ -415,39 +457,35 @@ class _Words:
 
     def _judge_rows(self, before: str, word: str, behind: str) -> None:
         """Whether it has rows of a query, and takes any of them, or all in any order."""
-        self._needs_window |= word in _OF_WINDOW and behind == "("
-        if word == "(" and len(self._is_ordered) < _DEPTH_MOST:
-            self._is_ordered.append(False)
-            self._opened_by.append(before if before == "OVER" or before in _OF_ORDER else "")
-        elif word == ")" and len(self._is_ordered) > 1:
-            is_ordered, by = self._is_ordered.pop(), self._opened_by.pop()
-            needs = by in _OF_ORDER or (by == "OVER" and self._needs_window)
-            self._takes_any |= needs and not is_ordered
-            self._needs_window &= by != "OVER"
-        elif word == _ORDER:
-            self._is_ordered[-1] = True
-            self._has_order |= not self._opened_by[-1]
-        elif (word == _ANY and behind == "(") or (word == _SKIP and behind == "LOCKED"):
+        if word in ("(", ")"):
+            self._depth += 1 if word == "(" else -1
+        elif word in _OF_ORDER:
+            self._takes_any |= behind == "("
+        elif word == _LIMIT or (word == _SKIP and behind == "LOCKED"):
             self._takes_any = True
-        elif word == _LIMIT:
-            self._takes_any |= not self._is_ordered[-1]
+        elif word in _BEFORE_NUMBER:
+            self._takes_any |= behind in _BEFORE_NUMBER[word] or behind[:1].isdigit()
         elif word == "SELECT":
             self._fills = True
-            if not (self._has_values or self._select_at):
-                self._select_at = len(self._is_ordered)
+            if not self._has_values and self._select_at < 0:
+                self._select_at = self._depth
         elif word == "FROM":
-            is_of_first = len(self._is_ordered) == self._select_at
-            self._selects |= is_of_first and behind != "DUAL"
+            self._selects |= self._depth == self._select_at and behind != "DUAL"
         elif word == "DUPLICATE":
-            self._is_duplicate = True
+            self._keeps_first = True
+        elif word in ("IGNORE", "REPLACE"):
+            is_early = not self._fills and before != "OR"
+            self._keeps_first |= is_early and (word == "IGNORE" or self._is_of_table)
         elif word == "SET":
-            self._has_values |= len(self._is_ordered) == 1
+            self._has_values |= self._depth == 0
         elif word in ("VALUE", "VALUES") and behind not in ("FOR", "LESS", "IN"):
             self._fills |= word == "VALUES"
-            self._has_values |= len(self._is_ordered) == 1
+            self._has_values |= self._depth == 0
         elif word == "TABLE":
             self._tables += 1
-            self._fills |= self._tables > 1
+            is_query = self._tables > 1 or self._first[0] in ("INSERT", "REPLACE")
+            self._fills |= is_query
+            self._selects |= is_query and not self._has_values
 
     def _judge_variable(self, before: str, word: str, behind: str) -> None:
         """Whether it names a variable of users once more, or assigns one."""

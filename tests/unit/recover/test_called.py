@@ -4,6 +4,7 @@ from typing import cast
 
 import pytest
 
+from binlog2s3.binlog.events import EventType
 from binlog2s3.errors import SourceError
 from binlog2s3.recover.called import Called, Definition, definitions
 from binlog2s3.recover.target import Target
@@ -66,7 +67,7 @@ def test_what_is_used_by_name(texts: tuple[str, ...], packed: bool) -> None:
         ("CREATE FUNCTION f() RETURNS INT RETURN 1", "INSERT INTO a VALUES (f())"),
         (TABLE, "UPDATE t SET id = 2", "DELETE FROM t", "TRUNCATE TABLE t", "DROP TABLE t"),
         (TABLE, "CREATE TABLE s AS SELECT * FROM t"),
-        ("CREATE VIEW v AS SELECT NOW(), RAND(), CONNECTION_ID()", "INSERT INTO a SELECT * FROM v"),
+        ("CREATE VIEW v AS SELECT NOW(), CONNECTION_ID()", "INSERT INTO a SELECT * FROM v"),
         ("CREATE TABLE t (user INT, uuid INT)", "INSERT INTO t (user, uuid) VALUES (1, 2)"),
     ],
 )
@@ -75,12 +76,86 @@ def test_what_is_not(texts: tuple[str, ...]) -> None:
     assert seen(*texts).doubt == ""
 
 
+COUNTER = "CREATE TRIGGER g AFTER INSERT ON t FOR EACH ROW {}"
+JOINED = "CREATE VIEW v AS SELECT t.n, x.name FROM t {} x"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("CREATE VIEW v AS SELECT name FROM x GROUP BY g", "INSERT INTO t SELECT name FROM v"),
+        ("CREATE VIEW v AS SELECT name FROM x limit 1", "UPDATE t SET a = (SELECT name FROM v)"),
+        ("CREATE VIEW v AS SELECT RAND() FROM x", "INSERT INTO t SELECT * FROM v"),
+        (JOINED.format("JOIN"), "UPDATE v SET n = name"),
+        (JOINED.format(","), "WITH w AS (SELECT 1) UPDATE v SET n = name"),
+        (
+            "CREATE FUNCTION f() RETURNS INT RETURN (SELECT GROUP_CONCAT(a) FROM s)",
+            "INSERT INTO t VALUES (f())",
+        ),
+        (
+            "CREATE FUNCTION f() RETURNS INT BEGIN DECLARE c CURSOR FOR SELECT a FROM s; END",
+            "SELECT f()",
+        ),
+        ("CREATE FUNCTION f(a INT) RETURNS INT RETURN a * RAND()", "UPDATE t SET a = f(a)"),
+        ("CREATE FUNCTION f() RETURNS INT RETURN (SELECT COUNT(*) FROM s)", "UPDATE t SET a=f()"),
+        (COUNTER.format("UPDATE s SET n = CONCAT(n, NEW.a)"), "INSERT INTO t SELECT a FROM x"),
+        (COUNTER.format("SET @n = @n + 1"), "WITH w AS (SELECT 1) UPDATE t SET a = 1"),
+        (COUNTER.format("INSERT INTO s VALUES (1)"), "DELETE FROM t"),
+        (COUNTER.format("REPLACE s SET a = 1"), "SELECT a FROM t"),
+        (
+            "CREATE PROCEDURE p() DELETE FROM s",
+            "CREATE TRIGGER g AFTER UPDATE ON t FOR EACH ROW CALL p()",
+            "UPDATE t SET a = 1",
+        ),
+        (
+            "CREATE TABLE t (u CHAR(36) DEFAULT (UUID())) AS SELECT 1",
+            "INSERT INTO t (id) VALUES (1)",
+        ),
+    ],
+)
+def test_what_follows_from_the_order_of_rows(texts: tuple[str, ...], packed: bool) -> None:
+    """What is used has them in that of the server, or goes with each of those that change."""
+    found = seen(*texts, packed=packed)
+    assert found.number == 1
+    assert texts[-1][:30] in found.doubt
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (COUNTER.format("SET NEW.a = UPPER(NEW.a)"), "INSERT INTO t SELECT 1", "UPDATE t SET a=1"),
+        (COUNTER.format("SET NEW.a = REPLACE(INSERT(a, 1, 2, 'x'), 'y', 'z')"), "DELETE FROM t"),
+        ("CREATE TRIGGER g AFTER UPDATE ON t FOR EACH ROW SET NEW.a = 1", "UPDATE t SET a = 1"),
+        ("CREATE TRIGGER g AFTER INSERT OR DELETE ON t FOR EACH ROW SET NEW.a=1", "DELETE FROM t"),
+        (COUNTER.format("UPDATE s SET n = n + 1"), "INSERT INTO t VALUES (1), (2)"),
+        (COUNTER.format("INSERT INTO s SELECT 1"), "INSERT INTO t VALUES (1, 2)"),
+        ("CREATE FUNCTION f() RETURNS INT RETURN (SELECT MAX(a) FROM s)", "INSERT t VALUES (f())"),
+        (JOINED.format("JOIN"), "INSERT INTO t SELECT name FROM v", "DELETE FROM v"),
+        ("CREATE VIEW v AS SELECT a, b FROM t", "UPDATE v SET a = 1", "INSERT INTO s TABLE v"),
+    ],
+)
+def test_what_does_not(texts: tuple[str, ...]) -> None:
+    """Nothing is read or changed, rows come in the order of the text, or one at a time."""
+    assert seen(*texts).doubt == ""
+
+
+def test_numbers_that_a_trigger_gives() -> None:
+    """Of several tables that number their rows, the binlog has the first number of one alone."""
+    trigger = statement(COUNTER.format("INSERT INTO s (a) VALUES (1)"))
+    insert, other = map(statement, ("INSERT INTO t (a) VALUES (1)", "INSERT INTO x VALUES (1)"))
+    insert_id, last_insert_id = ((EventType.INTVAR, bytes([kind]) + bytes(8)) for kind in (2, 1))
+    assert saw(Called(), trigger, insert_id, insert).number == 1
+    assert saw(Called(), trigger, last_insert_id, insert).doubt == ""
+    assert saw(Called(), trigger, insert_id, other, insert).doubt == ""
+
+
 def test_what_was_there_before_the_plan() -> None:
     """What uses one of them is one of them, in whatever order they come."""
     there = (
         Definition(name="g", text="BEGIN RETURN shop.F(); END"),
         Definition(name="f", text="RETURN uuid()"),
-        Definition(name="T", text="user()", fills=True),
+        Definition(name="T", text="user()", kind="TABLE"),
         Definition(name="h", text="RETURN 1"),
         Definition(name="long", text="-" * 65_536),  # all that was asked for
     )
@@ -156,10 +231,9 @@ def test_what_an_account_sees(grants: tuple[str, ...], checks: bool, sees: bool)
     found = definitions(target)
     assert (found is not None) == sees
     if found is not None:
-        names = {(one.name, one.fills) for one in found if one.text}
-        assert names == {
-            ("routines", False),
-            ("triggers", False),
-            ("views", False),
-            ("columns", True),
+        assert {(one.name, one.kind) for one in found if one.text} == {
+            ("routines", "FUNCTION"),
+            ("triggers", "TRIGGER"),
+            ("views", "VIEW"),
+            ("columns", "TABLE"),
         }
