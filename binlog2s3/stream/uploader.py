@@ -652,7 +652,7 @@ class Uploader:
         if job.direct is None and job.held.asked and self.pace.bytes_per_second:
             size = None if self._pressed else job.track.source_size
             job.direct = size is not None and self.pace.carries(size, _DIRECT_SECONDS)
-            chunked = job.held.there.end + sum(action.brings for action in job.flying)
+            chunked = job.held.all_chunks.end + sum(action.brings for action in job.flying)
             if job.direct and size and chunked * _FEW < size and not job.track.floor:
                 job.copies = False
 

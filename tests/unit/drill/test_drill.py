@@ -446,7 +446,8 @@ def test_a_limit_interrupts(
         "from pathlib import Path\n"
         "from binlog2s3.restore.watchdog import Watchdog\n"
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        f"with Watchdog(Path({str(tmp_path)!r}), timeout={timeout}, max_disk={max_disk}, larger=''):\n"
+        f"folder, limits = Path({str(tmp_path)!r}), dict(timeout={timeout}, max_disk={max_disk})\n"
+        "with Watchdog(folder, **limits, larger=''):\n"
         "    time.sleep(600)\n"
     )
     (tmp_path / "data").write_bytes(b"x" * 65_536)
