@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
@@ -183,21 +183,18 @@ class Channel(ABC):
 
     def setting(self, name: str) -> object:
         """The present value of one of `settings`."""
-        value: object = self._rows(f"SELECT @@global.{name} AS it")[0]["it"]
+        value: object = self._server.rows(f"SELECT @@global.{name} AS it")[0]["it"]
         return value
 
     def set_global(self, name: str, value: object) -> None:
         """Set one of `settings` globally."""
-        self._rows(f"SET @@global.{name} = %s", (value,))
+        self._server.rows(f"SET @@global.{name} = %s", (value,))
 
     def restore(self, before: Mapping[str, str]) -> None:
         """Restore the values of a note; only those of `settings`, and only if they have changed."""
         for name, value in before.items():
             if name in self.settings and str(self.setting(name)) != value:
                 self.set_global(name, int(value) if value.isdecimal() else value)
-
-    def _rows(self, statement: str, values: tuple[object, ...] = ()) -> list[dict[str, Any]]:
-        return self._server.rows(statement, values)
 
     @abstractmethod
     def keeps_order(self, plan: Plan) -> bool:
@@ -223,51 +220,7 @@ class Channel(ABC):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Statements:
-    """What a MySQL is told, in the words that its version knows.
-
-    `change` takes host, port and whether TLS is used; `verified`, which may follow it, the file of
-    the CA; then `by_gtid`, or `by_place` with file and position. `keeps_order` and `workers` are
-    variables.
-    """
-
-    change: str
-    verified: str
-    by_gtid: str
-    by_place: str
-    start: str
-    start_receiver: str
-    stop: str
-    remove: str
-    workers: str
-    keeps_order: str
-
-
-_FOR: Final = f"FOR CHANNEL '{CHANNEL}'"
-_FILTER: Final = f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({{}}) {_FOR}"
-"""In all versions; it lacks the names of the tables."""
-
-
-def _statements(change: str, source: str, replica: str) -> _Statements:
-    return _Statements(
-        change=f"{change} TO {source}_HOST = %s, {source}_PORT = %s, {source}_SSL = %s, "
-        f"{source}_CONNECT_RETRY = 1, {source}_RETRY_COUNT = 1, ",
-        verified=f"{source}_SSL_CA = %s, {source}_SSL_VERIFY_SERVER_CERT = 1, ",
-        by_gtid=f"{source}_AUTO_POSITION = 1 {_FOR}",
-        by_place=f"{source}_AUTO_POSITION = 0, {source}_LOG_FILE = %s, {source}_LOG_POS = %s "
-        f"{_FOR}",
-        start=f"START {replica} USER = %s PASSWORD = %s {_FOR}",
-        start_receiver=f"START {replica} IO_THREAD USER = %s PASSWORD = %s {_FOR}",
-        stop=f"STOP {replica} {_FOR}",
-        remove=f"RESET {replica} ALL {_FOR}",
-        workers=f"{replica.lower()}_parallel_workers",
-        keeps_order=f"{replica.lower()}_preserve_commit_order",
-    )
-
-
-_NEW_STATEMENTS: Final = _statements("CHANGE REPLICATION SOURCE", "SOURCE", "REPLICA")
-_OLD_STATEMENTS: Final = _statements("CHANGE MASTER", "MASTER", "SLAVE")
+_FOR = f"FOR CHANNEL '{CHANNEL}'"
 
 
 class MysqlChannel(Channel):
@@ -277,8 +230,10 @@ class MysqlChannel(Channel):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self._say = _NEW_STATEMENTS if self._version.says_replica else _OLD_STATEMENTS
-        self.workers = self._say.workers
+        is_new = self._version.says_replica
+        self._source, self._replica = ("SOURCE", "REPLICA") if is_new else ("MASTER", "SLAVE")
+        self._change = "CHANGE REPLICATION SOURCE" if is_new else "CHANGE MASTER"
+        self.workers = f"{self._replica.lower()}_parallel_workers"
         self.settings = (self.workers,)
 
     def _is_ours(self, row: Mapping[str, Any]) -> bool:
@@ -295,33 +250,37 @@ class MysqlChannel(Channel):
     ) -> None:
         """See `Channel`. MySQL stores neither user nor password."""
         del account
-        says = self._say
-        values = [*_named(address, listen), int(listen.needs_tls)]
-        verified, where = "", says.by_gtid
+        settings: dict[str, object] = {
+            "HOST": _named(address, listen)[0],
+            "PORT": address[1],
+            "SSL": int(listen.needs_tls),
+            "CONNECT_RETRY": 1,
+            "RETRY_COUNT": 1,
+            "AUTO_POSITION": int(begin is None),
+        }
         if listen.certificate is not None:
-            verified = says.verified
-            values.append(listen.certificate.ca)
+            settings |= {"SSL_CA": listen.certificate.ca, "SSL_VERIFY_SERVER_CERT": 1}
         if begin is not None:
-            where = says.by_place
-            values += [begin.served_name, begin.offset]
-        self._rows(f"{says.change}{verified}{where}", tuple(values))
+            settings |= {"LOG_FILE": begin.served_name, "LOG_POS": begin.offset}
+        named = ", ".join(f"{self._source}_{name} = %s" for name in settings)
+        self._server.rows(f"{self._change} TO {named} {_FOR}", tuple(settings.values()))
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
-        """See `Channel`."""
         names = ", ".join(f"{quoted(database)}.{quoted(table)}" for database, table in tables)
-        self._rows(_FILTER.format(names))
+        self._server.rows(f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({names}) {_FOR}")
 
     def start(self, account: Account, *, receive_only: bool = False) -> None:
-        """See `Channel`."""
-        statement = self._say.start_receiver if receive_only else self._say.start
-        self._rows(statement, (account.user, account.password))
+        thread = "IO_THREAD " if receive_only else ""
+        self._server.rows(
+            f"START {self._replica} {thread}USER = %s PASSWORD = %s {_FOR}",
+            (account.user, account.password),
+        )
 
     def _stop(self) -> None:
-        self._rows(self._say.stop)
+        self._server.rows(f"STOP {self._replica} {_FOR}")
 
     def remove(self) -> None:
-        """See `Channel`."""
-        self._rows(self._say.remove)
+        self._server.rows(f"RESET {self._replica} ALL {_FOR}")
 
     def reached(self, order: Sequence[str]) -> BinlogPosition | None:
         """See `Channel`. After an error or a crash, the positions of the workers count.
@@ -331,7 +290,7 @@ class MysqlChannel(Channel):
         """
         state = self.state()
         found = [state.place] if state is not None and state.ours else []
-        rows = self._rows(
+        rows = self._server.rows(
             "SELECT Master_log_name AS name, Master_log_pos AS at FROM mysql.slave_worker_info "
             "WHERE Channel_name = %s UNION ALL "
             "SELECT Master_log_name, Master_log_pos FROM mysql.slave_relay_log_info "
@@ -349,13 +308,12 @@ class MysqlChannel(Channel):
         )
 
     def is_busy(self) -> bool:
-        """See `Channel`."""
         if not self._version.shows_applied:
             return _has_thread(
                 self._server, "state NOT LIKE 'Waiting%' AND state NOT LIKE 'Slave has read%'"
             )
         return bool(
-            self._rows(
+            self._server.rows(
                 "SELECT 1 FROM performance_schema.replication_applier_status_by_worker "
                 "WHERE CHANNEL_NAME = %s AND APPLYING_TRANSACTION <> '' LIMIT 1",
                 (CHANNEL,),
@@ -363,19 +321,17 @@ class MysqlChannel(Channel):
         )
 
     def shows_threads(self) -> bool:
-        """See `Channel`."""
         return self._version.shows_applied or _has_thread(self._server, "TRUE")
 
     def keeps_order(self, plan: Plan) -> bool:
-        """See `Channel`."""
         del plan
-        return is_on(self.setting(self._say.keeps_order))
+        return is_on(self.setting(f"{self._replica.lower()}_preserve_commit_order"))
 
     def failure(self, state: State) -> ApplierFailure | None:
         """See `Channel`: the first worker's that failed, else the coordinator's."""
         rows: Sequence[Mapping[str, Any]] = ()
         with suppress(SourceError):
-            rows = self._rows(
+            rows = self._server.rows(
                 "SELECT LAST_ERROR_NUMBER AS code, LAST_ERROR_MESSAGE AS text "
                 "FROM performance_schema.replication_applier_status_by_worker "
                 "WHERE CHANNEL_NAME = %s AND LAST_ERROR_NUMBER <> 0 ORDER BY LAST_ERROR_TIMESTAMP",
@@ -406,7 +362,7 @@ class MariadbChannel(Channel):
         """See `Channel`. MariaDB stores the password, which is valid for this run only."""
         del begin
         shown = listen.certificate
-        self._rows(
+        self._server.rows(
             f"CHANGE MASTER '{CHANNEL}' TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_USER = %s, "
             "MASTER_PASSWORD = %s, MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1, "
             f"MASTER_SSL = {int(listen.needs_tls)}, MASTER_SSL_CA = %s, "
@@ -420,26 +376,24 @@ class MariadbChannel(Channel):
         )
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
-        """See `Channel`."""
         self._filter(",".join(filter_name(*one) for one in tables))
 
     def _filter(self, names: str) -> None:
-        self._rows(f"SET GLOBAL {CHANNEL}.replicate_do_table = %s", (names,))
+        self._server.rows(f"SET GLOBAL {CHANNEL}.replicate_do_table = %s", (names,))
 
     def start(self, account: Account, *, receive_only: bool = False) -> None:
-        """See `Channel`."""
         del account
-        self._rows(f"START SLAVE '{CHANNEL}'{' IO_THREAD' if receive_only else ''}")
+        self._server.rows(f"START SLAVE '{CHANNEL}'{' IO_THREAD' if receive_only else ''}")
 
     def _stop(self) -> None:
-        self._rows(f"STOP SLAVE '{CHANNEL}'")
+        self._server.rows(f"STOP SLAVE '{CHANNEL}'")
 
     def remove(self) -> None:
         """See `Channel`. Its filter would stay in the server, for the next one of this name."""
         state = self.state()
         if state is not None and any(one.startswith(DO_TABLE) for one in state.filters):
             self._filter("")
-        self._rows(f"RESET SLAVE '{CHANNEL}' ALL")
+        self._server.rows(f"RESET SLAVE '{CHANNEL}' ALL")
 
     def reached(self, order: Sequence[str]) -> BinlogPosition | None:
         """See `Channel`: its GTIDs tell, so no position does."""
@@ -464,17 +418,14 @@ class MariadbChannel(Channel):
         return len({domain for one in lists for domain, _, _ in one.gtids()}) <= 1
 
     def is_busy(self) -> bool:
-        """See `Channel`."""
         return _has_thread(
             self._server, "command = 'Slave_worker' AND state NOT LIKE 'Waiting for work%'"
         )
 
     def shows_threads(self) -> bool:
-        """See `Channel`."""
         return _has_thread(self._server, "TRUE")
 
     def failure(self, state: State) -> ApplierFailure | None:
-        """See `Channel`."""
         return of_mariadb(*state.apply_error) if state.apply_error[0] else None
 
 

@@ -138,7 +138,6 @@ class StatementWatcher(Watcher):
         self.first = self.first or cut(one_line(text), _MOST_TEXT)
 
     def lose(self) -> None:
-        """See `Watcher`."""
         self._is_all = False
 
 
@@ -151,7 +150,6 @@ class TextWatcher(StatementWatcher):
     def see(
         self, event_type: int, head: bytes, size: int, flavour: Flavour, _: int, /
     ) -> Sink | None:
-        """See `Watcher`."""
         _, _, text_at = query_layout(event_type, head, 0)
         raw, is_compressed = head[text_at:], event_type == EventType.QUERY_COMPRESSED
         if size == len(head) and not is_compressed and self.may.search(raw) is None:

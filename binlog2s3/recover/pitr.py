@@ -786,7 +786,6 @@ def _doubt_of_lacks(plan: Plan) -> str:
 
 
 def _begins_behind(plan: Plan, snapshot: Snapshot) -> MariadbGtidList | None:
-    """See `Plan`."""
     if plan.flavour != "mariadb" or not plan.pieces:
         return None
     before = _gtids_before(plan, snapshot)

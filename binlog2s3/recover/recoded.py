@@ -32,7 +32,6 @@ class Recoded(TextWatcher):
 
     @property
     def why(self) -> str:
-        """See `TextWatcher`."""
         return (
             f"the source logged this statement{self.and_more} in UTF-8, though the session "
             "had another character set, so its letters that are not ASCII (names, ENUM values, "
@@ -40,7 +39,6 @@ class Recoded(TextWatcher):
         )
 
     def look(self, begun: StatementText, writing: Writing, /) -> Sink | None:
-        """See `TextWatcher`."""
         if status_settings(begun.status)[1] in _AS_WRITTEN:
             return None
         statement = begun.parsed(writing)

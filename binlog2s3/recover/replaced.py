@@ -92,11 +92,9 @@ class Replaced(Watcher):
         )
 
     def lose(self) -> None:
-        """See `Watcher`."""
         self._is_all = False
 
     def see(self, event_type: int, head: bytes, size: int, _: Flavour, __: int, /) -> None:
-        """See `Watcher`."""
         if event_type == EventType.TABLE_MAP:
             self._maps[table_id(head)] = head
             return

@@ -469,7 +469,6 @@ class Route:
         return replace(found, added=added, count=-1)  # unknown, so nothing is taken for sure
 
     def leads_up(self, number: int) -> bool:
-        """See `GtidLine`."""
         if not number or self.binlogs[number].broken:
             return False
         if self.part_numbers(number)[0] == number:
@@ -478,14 +477,12 @@ class Route:
         return other.before is None or joined(one.before, one.added) in (None, other.before)
 
     def gtid_list(self, number: int) -> MariadbGtidList | None:
-        """See `GtidLine`."""
         found = self.history.gtid_list(self.lineage(number), self.binlogs[number].name)
         return found if isinstance(found, MariadbGtidList) else None
 
     def gtid_transactions(
         self, number: int, gtids: Collection[str], near: str = ""
     ) -> Iterator[Transaction]:
-        """See `GtidLine`."""
         before = self.repeated(number)
         begin = self.near(number, near) if near else 0
         for one in self.searched(number, WithGtids(frozenset(gtids)), begin):
@@ -501,7 +498,6 @@ class Route:
         return found
 
     def spot_text(self, number: int, offset: int) -> str:
-        """See `GtidLine`."""
         if not offset:
             return f"before {self.binlogs[number].name}"
         return f"{self.place(number, min(offset, self.size(number)))}"
@@ -514,11 +510,9 @@ class _UpTo:
     spot: Spot
 
     def has(self, number: int, one: Transaction) -> bool:
-        """See `ExecutedPart`."""
         return (number, one.end) <= self.spot
 
     def touches(self, number: int, added: Gtids) -> bool:
-        """See `ExecutedPart`."""
         return bool(added) and (number, 0) < self.spot
 
 

@@ -31,7 +31,6 @@ class OlderTemporary(StatementWatcher):
 
     @property
     def why(self) -> str:
-        """See `StatementWatcher`."""
         return (
             f"this statement{self.and_more} used a temporary table that its session had made "
             "before the recovery begins, so the target had none: if it has another table of that "
