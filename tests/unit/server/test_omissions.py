@@ -27,7 +27,7 @@ def server(version: str, answers: Answers) -> Any:
         return found
 
     ask: Callable[[str], list[dict[str, Any]]] = rows
-    return SimpleNamespace(rows=ask, statements=ServerVersion(version))
+    return SimpleNamespace(rows=ask, version=ServerVersion(version))
 
 
 def variables(**values: str) -> Answers:
