@@ -44,7 +44,7 @@ class ToPosition:
     `lineage`: the lineage that has the binlog, if it is known.
     """
 
-    place: FilePosition
+    position: FilePosition
     lineage: str | None = None
 
 

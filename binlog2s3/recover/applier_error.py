@@ -33,14 +33,14 @@ _IN_A_TRANSACTION = ("Error '", "Could not execute ", "Error executing row event
 class ApplierFailure:
     """What stopped the applier: the server's message, and what it says of the transaction.
 
-    `place` is the end of the event that failed. `text` repeats neither it nor the GTID, nor what
+    `position` is the end of the event that failed. `text` repeats neither it nor the GTID, nor what
     follows IDENTIFIED or PASSWORD in a statement.
     """
 
     code: int
     text: str
     gtid: str | None
-    place: BinlogPosition | None
+    position: BinlogPosition | None
 
 
 def of_mysql(code: int, text: str) -> ApplierFailure:
@@ -53,7 +53,7 @@ def of_mysql(code: int, text: str) -> ApplierFailure:
         code=code,
         text=rest.text,
         gtid=found[1] if _GTID.fullmatch(found[1]) else None,
-        place=BinlogPosition.served(found[2], int(found[3])) or rest.place,
+        position=BinlogPosition.served(found[2], int(found[3])) or rest.position,
     )
 
 
@@ -65,13 +65,13 @@ def of_mariadb(code: int, text: str) -> ApplierFailure:
         code=code,
         text=_SOURCE_LOG.sub(_readable, said),
         gtid=None,
-        place=BinlogPosition.served(found[1], int(found[2])) if found else None,
+        position=BinlogPosition.served(found[1], int(found[2])) if found else None,
     )
 
 
 def _readable(match: re.Match[str]) -> str:
-    place = BinlogPosition.served(match[1], int(match[2]))
-    return match[0] if place is None else str(place)
+    position = BinlogPosition.served(match[1], int(match[2]))
+    return match[0] if position is None else str(position)
 
 
 def failed_transaction(
@@ -91,7 +91,7 @@ def failed_transaction(
     if first is None:
         return None
     piece, one = first
-    at = failure.place
+    at = failure.position
     if at is not None:
         where = at.binlog_id == piece.binlog_id
         return one if where and one.begin < at.offset <= one.end else None
@@ -99,13 +99,15 @@ def failed_transaction(
 
 
 def next_transaction(
-    pieces: Sequence[PlanPiece], place: BinlogPosition, transactions: Transactions
+    pieces: Sequence[PlanPiece], position: BinlogPosition, transactions: Transactions
 ) -> tuple[PlanPiece, Transaction] | None:
-    """The first transaction of the pieces that begins at this place or after it."""
-    numbers = (number for number, piece in enumerate(pieces) if piece.binlog_id == place.binlog_id)
+    """The first transaction of the pieces that begins at this position or after it."""
+    numbers = (
+        number for number, piece in enumerate(pieces) if piece.binlog_id == position.binlog_id
+    )
     first = next(numbers, None)
     for piece in pieces[first:] if first is not None else ():
-        begin = max(piece.begin, place.offset) if piece is pieces[first or 0] else piece.begin
+        begin = max(piece.begin, position.offset) if piece is pieces[first or 0] else piece.begin
         if begin >= piece.end:
             continue
         for one in transactions(piece.lineage, piece.binlog, begin, piece.end):

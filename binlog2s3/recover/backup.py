@@ -2,7 +2,7 @@
 
 `backup_format` and `dump_header` interpret what the files say.
 
-Law: a file that may be large is never held as a whole. For its place the first `LIMIT` bytes of
+Law: a file that may be large is never held as a whole. For its position the first `LIMIT` bytes of
 each file count, decompressed, and the last `TAIL` of an uncompressed dump; no more is ever in
 memory, whatever a file claims to be. Compression is recognized by content, never by name. A file
 that cannot be read, or does not say where the backup ends, is a `RecoveryError` that names it.
@@ -131,18 +131,18 @@ def start_at(point: BackupPoint | Backup, flavour: Flavour, name: str) -> Start:
             f"the backup is of a {point.flavour} server, the history is {flavour}'s",
             hint="is --source the right one?",
         )
-    place = point.ends_at
+    position = point.ends_at
     if point.gtid_set is not None:
         gtids = start_of_gtids(point.gtid_set, flavour).gtids
-        return Start(gtids=gtids, base=Base(gtids=gtids, place=place))
-    if place is None:
+        return Start(gtids=gtids, base=Base(gtids=gtids, position=position))
+    if position is None:
         raise RecoveryError(
             f"{name} has neither GTIDs nor a position",
             hint="say where the backup ends: --from-gtid-set, or, for pitr, --from-binlog and "
             "--from-position",
         )
     server = (point.server_uuid or "") if flavour == "mysql" else ""  # MariaDB has no server_uuid
-    return Start(place=place, server=server, base=Base(place=place))
+    return Start(position=position, server=server, base=Base(position=position))
 
 
 def read_backup(path: Path) -> BackupPoint:

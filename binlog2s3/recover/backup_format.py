@@ -38,7 +38,7 @@ class BackupPoint:
     """Where a base backup ends: it has everything up to here.
 
     `gtid_set` is canonical text (see `gtid`). `server_uuid` is that of the server that was dumped.
-    `sets_gtids`: a server into which it is loaded has these GTIDs then, or ends in that place.
+    `sets_gtids`: a server into which it is loaded has these GTIDs then, or ends in that position.
     `defects`: why a server that is restored from it does not have all of the dumped one's data, or
     not those of this point. `is_doubtful`: it does not say enough to exclude that. `checked`:
     all of it was read, and it has neither. `innodb`: where the last transaction of InnoDB's data
@@ -80,7 +80,7 @@ def _uuid(text: str) -> str | None:
     return text.lower() if _UUID.fullmatch(text) else None
 
 
-def _place(where: str, coordinates: Coordinates | None) -> FilePosition | None:
+def _position(where: str, coordinates: Coordinates | None) -> FilePosition | None:
     """Name and position, checked."""
     if coordinates is None:
         return None
@@ -106,7 +106,7 @@ def point(
     server_uuid: str | None = None,
 ) -> BackupPoint:
     """The point, with everything checked; raises if it has neither binlog nor GTIDs."""
-    place = _place(where, coordinates)
+    position = _position(where, coordinates)
     gtid_set = None
     if gtids.strip(" \t\r\n,"):
         looks: Flavour = "mariadb" if _MARIADB_GTID.match(gtids) else "mysql"
@@ -120,12 +120,12 @@ def point(
             gtid_set = str(parse(gtids, flavour)) or None
         except ValueError as error:
             raise refusal(where, f"not GTIDs of {flavour}: {shown(str(error))}") from None
-    if place is None and gtid_set is None:
+    if position is None and gtid_set is None:
         raise refusal(where, f"a backup by {tool} that has neither binlog nor GTIDs")
     return BackupPoint(
         tool=tool,
         flavour=flavour,
-        ends_at=place,
+        ends_at=position,
         gtid_set=gtid_set,
         server_uuid=server_uuid,
         warnings=tuple(warnings),
@@ -235,7 +235,7 @@ def parse_xtrabackup(
         defects=defects,
         server_uuid=_uuid(_setting(my_cnf, "server_uuid")),
     )
-    return replace(found, innodb=_innodb_place(innodb_pos))
+    return replace(found, innodb=_innodb_position(innodb_pos))
 
 
 _POSITION_IN_LOG = re.compile(
@@ -259,8 +259,8 @@ def parse_xtrabackup_log(where: str, log: str, *, of_mariadb: bool) -> BackupPoi
     return said
 
 
-def _innodb_place(text: str) -> FilePosition | None:
-    """The place in `xtrabackup_binlog_pos_innodb`; None if it says none."""
+def _innodb_position(text: str) -> FilePosition | None:
+    """The position in `xtrabackup_binlog_pos_innodb`; None if it says none."""
     name, _, position = text.strip().rpartition("\t")
     try:
         return FilePosition(BinlogName.parse(name.rpartition("/")[2]), int(position))
@@ -385,8 +385,8 @@ def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
     variables = source.get("sysvars")
     variables = variables if isinstance(variables, dict) else {}
 
-    def told(kind: Callable[[object], bool], *places: tuple[dict[str, Any], str]) -> Any:
-        for holder, key in places:
+    def told(kind: Callable[[object], bool], *holders: tuple[dict[str, Any], str]) -> Any:
+        for holder, key in holders:
             value = holder.get(key)
             if value is not None and not kind(value):
                 raise refusal(where, f"not a valid {key}: {shown(str(value))}")

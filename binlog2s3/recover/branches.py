@@ -41,7 +41,7 @@ class Branches:
                 if self._end_on_route(lineage, name, _ENDLESS) < _ENDLESS:
                     yield name
 
-    def with_place(self, name: BinlogName, offset: int, *, is_here: bool) -> list[str]:
+    def with_position(self, name: BinlogName, offset: int, *, is_here: bool) -> list[str]:
         """The lineages that have this offset of a binlog of this name outside of the route.
 
         `is_here`: the route has it, too. Then those count as well that the archive does not know

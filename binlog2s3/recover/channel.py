@@ -85,7 +85,7 @@ class State:
         )
 
     @property
-    def place(self) -> BinlogPosition | None:
+    def position(self) -> BinlogPosition | None:
         """The recorded position, in the history."""
         return BinlogPosition.served(self.log, self.offset)
 
@@ -206,7 +206,7 @@ class Channel(ABC):
 
     @abstractmethod
     def reached(self, order: Sequence[str]) -> BinlogPosition | None:
-        """The place up to which all is applied. The channel is stopped and kept the order.
+        """The position up to which all is applied. The channel is stopped and kept the order.
 
         `order`: the ids of the lineages in the order of the history, of which ids say nothing.
         """
@@ -289,7 +289,7 @@ class MysqlChannel(Channel):
         started, its tables still have the positions.
         """
         state = self.state()
-        found = [state.place] if state is not None and state.ours else []
+        found = [state.position] if state is not None and state.ours else []
         rows = self._server.rows(
             "SELECT Master_log_name AS name, Master_log_pos AS at FROM mysql.slave_worker_info "
             "WHERE Channel_name = %s UNION ALL "
@@ -298,11 +298,11 @@ class MysqlChannel(Channel):
             (CHANNEL, CHANNEL),
         )
         found += [BinlogPosition.served(text_of(row["name"]), int(row["at"])) for row in rows]
-        places = [one for one in found if one is not None]
+        positions = [one for one in found if one is not None]
         line_parts = {lineage: number for number, lineage in enumerate(order)}
         # a lineage that is not known comes last: no plan begins there
         return max(
-            places,
+            positions,
             key=lambda at: (line_parts.get(at.lineage, len(line_parts)), at.binlog, at.offset),
             default=None,
         )
@@ -343,7 +343,7 @@ class MysqlChannel(Channel):
 
 
 class MariadbChannel(Channel):
-    """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is its place."""
+    """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is its position."""
 
     workers = "slave_parallel_threads"
     one_by_one = 0
@@ -455,7 +455,7 @@ def left_over(target: Target) -> Channel | None:
 def settle(target: Target) -> None:
     """Remove it, with its relay logs, if there is one.
 
-    If the target keeps no GTIDs, the place that it `reached` must have been noted before.
+    If the target keeps no GTIDs, the position that it `reached` must have been noted before.
     """
     target.server.close()
     if target.facts.missing_privileges:

@@ -38,7 +38,7 @@ def _goal(goal: Goal) -> dict[str, Any]:
     elif isinstance(goal, ToGtid | BeforeGtid):
         found["gtid"] = goal.gtid
     elif isinstance(goal, ToPosition):
-        found |= {"binlog": str(goal.place.binlog), "offset": goal.place.offset}
+        found |= {"binlog": str(goal.position.binlog), "offset": goal.position.offset}
     return found
 
 

@@ -255,7 +255,7 @@ def _text(data: bytes) -> str | None:
 
 def _rows_of(statement: bytes) -> Sequence[tuple[str | None, str | None]]:
     """User and host of each row of mysql.user or mysql.global_priv; None where it is no text."""
-    places = {"host": 0, "user": 1}
+    column_of = {"host": 0, "user": 1}
     columns = _COLUMNS.match(statement)
     if columns is not None:
         names = [
@@ -264,7 +264,7 @@ def _rows_of(statement: bytes) -> Sequence[tuple[str | None, str | None]]:
         ]
         if not {"host", "user"} <= set(names):
             return [(None, None)]
-        places = {name: names.index(name) for name in places}
+        column_of = {name: names.index(name) for name in column_of}
         statement = statement[columns.end() :]
     found, depth, row, value = [], 0, list[bytes](), b""
     for match in _TOKEN.finditer(statement):
@@ -278,13 +278,13 @@ def _rows_of(statement: bytes) -> Sequence[tuple[str | None, str | None]]:
             depth -= 1
             if depth == 0:
                 row.append(value)
-                found.append((_value(row, places["user"]), _value(row, places["host"])))
+                found.append((_value(row, column_of["user"]), _value(row, column_of["host"])))
                 continue
         elif token == b"," and depth == 1:
             row.append(value)
             value = b""
             continue
-        if depth and len(row) <= max(places.values()):
+        if depth and len(row) <= max(column_of.values()):
             value += token
     return found
 

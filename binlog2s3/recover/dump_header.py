@@ -224,8 +224,8 @@ def _one_point(where: str, points: Sequence[BackupPoint]) -> BackupPoint:
 
 
 def _stands(point: BackupPoint) -> str:
-    place = str(point.ends_at) if point.ends_at is not None else ""
-    return " ".join(filter(None, (place, shown(point.gtid_set) if point.gtid_set else "")))
+    position = str(point.ends_at) if point.ends_at is not None else ""
+    return " ".join(filter(None, (position, shown(point.gtid_set) if point.gtid_set else "")))
 
 
 def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> BackupPoint:

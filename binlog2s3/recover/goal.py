@@ -35,9 +35,9 @@ _NAME_IT = (
 
 
 class Search:
-    """Looks for places on a route. `warnings` collects what does not prevent a recovery.
+    """Looks for positions on a route. `warnings` collects what does not prevent a recovery.
 
-    `disorder`: the transactions, by binlog, that are on the other side of the goal's place than
+    `disorder`: the transactions, by binlog, that are on the other side of the goal's position than
     their commit times say.
     """
 
@@ -66,8 +66,8 @@ class Search:
         newest = route.known(last)
         before = newest.gtids_before
         return Reachable(
-            first=route.place(first, route.begin(first)),
-            last=route.place(last, route.end(last)),
+            first=route.position(first, route.begin(first)),
+            last=route.position(last, route.end(last)),
             earliest_us=oldest.first_us,
             latest_us=self._latest_us(first),
             gtids=either(before, newest.gtids_added) if before is not None else None,
@@ -119,7 +119,7 @@ class Search:
         except ArchiveError as error:
             can = f"what is within reach is unknown: {error}"
         else:
-            words = (reach.places, reach.times, reach.besides)
+            words = (reach.positions, reach.times, reach.besides)
             can = f"within reach: {', '.join(filter(None, words))}"
         if before := self.route.pruned or self.route.line.barrier:
             can += f" ({before})"
@@ -136,7 +136,7 @@ class Search:
 
     # Positions
 
-    def place(
+    def spot(
         self,
         name: BinlogName,
         offset: int,
@@ -148,7 +148,7 @@ class Search:
         """Where this offset of a binlog, of a lineage, is. It must be between two transactions.
 
         `server`: the server of a backup (see `model.Start`); only binlogs that it wrote count.
-        `option`: the option that names the lineage, for the error if several have such a place.
+        `option`: the option that names the lineage, for the error if several have such a position.
         """
         found, elsewhere = self._holders(name, offset, lineage, server)
         if not found:
@@ -181,12 +181,12 @@ class Search:
     def _holders(
         self, name: BinlogName, offset: int, lineage: str | None, server: str | None
     ) -> tuple[list[int], list[str]]:
-        """The binlogs that have this place, and the lineages that have it outside of the route.
+        """The binlogs that have this position, and the lineages that have it outside of the route.
 
         If there are several, only those count where it is between two transactions.
         """
         found = self.route.numbers_of(name, offset)
-        elsewhere = self.branches.with_place(name, offset, is_here=bool(found))
+        elsewhere = self.branches.with_position(name, offset, is_here=bool(found))
         if lineage is not None:
             found = [n for n in found if self.route.lineage(n) == lineage]
             elsewhere = [one for one in elsewhere if one == lineage]
@@ -205,7 +205,7 @@ class Search:
         return found, elsewhere
 
     def _fits(self, lineage: str, name: BinlogName, offset: int) -> bool:
-        """Whether a place can be between two transactions there."""
+        """Whether a position can be between two transactions there."""
         history = self.route.history
         try:
             is_lost = offset > history.known(lineage, name).size  # unknown, too
@@ -222,7 +222,7 @@ class Search:
     def _of_another(
         self, name: BinlogName, offset: int, server: str, there: list[str]
     ) -> RecoveryError:
-        """The error if no lineage with this place is of the server that was backed up."""
+        """The error if no lineage with this position is of the server that was backed up."""
         lineages = there or [lineage.id for lineage in self.route.history.lineages]
         writers = dict.fromkeys(map(self._server_of, lineages))
         which = f"{name}:{offset} of the archive is" if there else "the archive is"
@@ -298,9 +298,9 @@ class Search:
         if not found:
             raise self._no_gtid(gtid, wanted)
         if len(found) > 1:
-            places = [str(self.route.place(number, one.begin)) for number, one in found]
+            positions = [str(self.route.position(number, one.begin)) for number, one in found]
             raise self.refused(
-                f"{gtid} is at {len(found)} places of this history: {', '.join(places[:4])}",
+                f"{gtid} is at {len(found)} places of this history: {', '.join(positions[:4])}",
                 "name the place: --to-position",
             )
         return found[0]
@@ -341,11 +341,11 @@ class Search:
         if isinstance(self.request.goal, ToTime):
             return _TimeSearch(self, self.request.goal, start, have).stop()
         try:
-            return self._place_of(self.request.goal, start, have)
+            return self._spot_of(self.request.goal, start, have)
         except RecoveryError as error:
             raise GoalError(str(error), hint=error.hint) from error
 
-    def _place_of(
+    def _spot_of(
         self,
         goal: ToGtid | BeforeGtid | ToPosition | Latest,
         start: Spot,
@@ -360,13 +360,13 @@ class Search:
                 return Spot(number, found.begin)
             case ToPosition((binlog, offset), lineage):
                 lineage = lineage or self._chosen(binlog, offset)
-                return self.place(binlog, offset, lineage, option="--lineage")
+                return self.spot(binlog, offset, lineage, option="--lineage")
             case Latest():
                 last = len(self.route) - 1
                 return Spot(last, self.route.end(last))
 
     def _chosen(self, name: BinlogName, offset: int) -> str | None:
-        """The lineage that --lineage names, if this place is in it; it wins over others."""
+        """The lineage that --lineage names, if this position is in it; it wins over others."""
         wanted = self.request.lineage
         found = {self.route.lineage(number) for number in self.route.numbers_of(name, offset)}
         return wanted if wanted in found else None
@@ -568,7 +568,7 @@ class _TimeSearch:
                 )
 
     def _named(self, number: int, one: Transaction) -> str:
-        return f"{one.gtid or self._route.place(number, one.begin)} ({iso_text(one.commit_us)})"
+        return f"{one.gtid or self._route.position(number, one.begin)} ({iso_text(one.commit_us)})"
 
 
 class _Disorder:

@@ -55,23 +55,23 @@ class Standing:
         reached = self._reached(note)
         if reached is None:
             return None
-        return Start(place=reached.place, lineage=reached.lineage)
+        return Start(position=reached.file_position, lineage=reached.lineage)
 
     def after(self, found: Next) -> Gtids | None:
-        """What the target has executed, if that is one transaction more than its place says.
+        """What the target has executed, if that is one transaction more than its position says.
 
-        `found`: the one that a plan from its place would begin with. None if it has not executed
+        `found`: the one that a plan from its position would begin with. None if it has not executed
         it. Raises RecoveryError if that cannot be known.
         """
         note = self._notes.find()
         is_mariadb = self._facts.flavour == "mariadb"
         if note is None or (is_mariadb and not note.is_by_gtids):
             return None
-        place = self._slave_pos() if is_mariadb else None
+        replicated = self._slave_pos() if is_mariadb else None
         crashed = note.started != self._server_start()
-        if is_executed(self._target, found, place, crashed=crashed):
-            assert place is not None and found.gtid is not None  # noqa: S101, PT018 - only then
-            self._executed = after(place, found.gtid)
+        if is_executed(self._target, found, replicated, crashed=crashed):
+            assert replicated is not None and found.gtid is not None  # noqa: S101, PT018 - only then
+            self._executed = after(replicated, found.gtid)
         elif crashed and is_mariadb:
             self.half_way = found.gtid
         return self._executed
@@ -83,7 +83,7 @@ class Standing:
     def since(self) -> BinlogPosition | None:
         """Where the interrupted run, and those it continued, began; None if that is not known."""
         note = self._notes.find()
-        return _place(note.since) if note is not None else None
+        return _position(note.since) if note is not None else None
 
     @property
     def database(self) -> str:
@@ -105,11 +105,11 @@ class Standing:
             return
         if note.is_by_gtids:
             stands = self._executed or self._slave_pos()
-            if asked.gtids != stands or asked.place is not None:
+            if asked.gtids != stands or asked.position is not None:
                 raise self._stands_elsewhere(note, f"gtid_slave_pos {stands}", "")
             return
         reached = self._reached(note)
-        if reached is not None and asked.place != reached.place:
+        if reached is not None and asked.position != reached.file_position:
             raise self._stands_elsewhere(
                 note,
                 _text(reached),
@@ -120,7 +120,7 @@ class Standing:
     def refusal(self, tables: Collection[str]) -> RecoveryError | None:
         """Why a run of only these tables (none: all) cannot continue here; None if it can.
 
-        A server that was marked claims GTIDs, or a place, that its other tables do not have.
+        A server that was marked claims GTIDs, or a position, that its other tables do not have.
         """
         try:
             mark = self._notes.mark()
@@ -165,8 +165,8 @@ class Standing:
 
     def _reached(self, note: Note) -> BinlogPosition | None:
         left = left_over(self._target)
-        place = left.reached(self._order) if left is not None else None
-        return place or _place(note.reached)
+        position = left.reached(self._order) if left is not None else None
+        return position or _position(note.reached)
 
     @contextmanager
     def noted(
@@ -207,9 +207,9 @@ class Standing:
         """Note that from now on gtid_slave_pos tells what was applied."""
         self._notes.reach(self._follows)
 
-    def reach(self, place: BinlogPosition) -> None:
+    def reach(self, position: BinlogPosition) -> None:
         """Note that everything before it was applied, and nothing after: the channel goes now."""
-        self._notes.reach(_text(place))
+        self._notes.reach(_text(position))
 
     def keep(self, before: Mapping[str, object]) -> None:
         """Note the settings of the server that are changed now, as they are."""
@@ -237,12 +237,12 @@ class Standing:
             self._notes.remove()
 
 
-def _text(place: BinlogPosition) -> str:
+def _text(position: BinlogPosition) -> str:
     """A position, for a note."""
-    return f"{place.served_name}:{place.offset}"
+    return f"{position.served_name}:{position.offset}"
 
 
-def _place(text: str) -> BinlogPosition | None:
+def _position(text: str) -> BinlogPosition | None:
     """The position that a note names; None if it names none."""
     name, _, offset = text.rpartition(":")
     return BinlogPosition.served(name, int(offset)) if offset.isdigit() else None

@@ -29,7 +29,7 @@ class Base:
     """
 
     gtids: Gtids | None = None
-    place: FilePosition | None = None
+    position: FilePosition | None = None
     said_by: str = "the base backup"
     sets_gtids: bool = False
     innodb: FilePosition | None = None
@@ -51,17 +51,17 @@ class Own:
 class Start:
     """What the target already has.
 
-    `gtids`: all that it has executed; None if it keeps none, or was not asked. `place`: binlog and
-    offset up to which its base backup goes. If both are None it has nothing, and everything from
-    the first binlog of the history on is applied. `server`: the server_uuid of the backup's server,
-    "" if the backup does not name it, None if the place is not a backup's. `lineage`: the lineage
-    of the place or the GTIDs, if several have them. `base`: what is said of the base backup itself,
-    which the target may be ahead of; None if only the target says what it has. `own`: the target,
-    if it was asked.
+    `gtids`: all that it has executed; None if it keeps none, or was not asked. `position`: binlog
+    and offset up to which its base backup goes. If both are None it has nothing, and everything
+    from the first binlog of the history on is applied. `server`: the server_uuid of the backup's
+    server, "" if the backup does not name it, None if the position is not a backup's. `lineage`:
+    the lineage of the position or the GTIDs, if several have them. `base`: what is said of the base
+    backup itself, which the target may be ahead of; None if only the target says what it has.
+    `own`: the target, if it was asked.
     """
 
     gtids: Gtids | None = None
-    place: FilePosition | None = None
+    position: FilePosition | None = None
     lineage: str | None = None
     server: str | None = None
     base: Base | None = None
@@ -94,7 +94,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinlogPosition:
-    """A place in a history, between two transactions."""
+    """A position in a history, between two transactions."""
 
     lineage: str
     binlog: BinlogName
@@ -105,7 +105,7 @@ class BinlogPosition:
         return self.lineage, self.binlog
 
     @property
-    def place(self) -> FilePosition:
+    def file_position(self) -> FilePosition:
         """For comparison within a lineage."""
         return FilePosition(self.binlog, self.offset)
 
@@ -124,7 +124,7 @@ class BinlogPosition:
             return None
 
     def __str__(self) -> str:
-        return str(self.place)
+        return str(self.file_position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class Reachable:
     is_behind_gap: bool = False
 
     @property
-    def places(self) -> str:
+    def positions(self) -> str:
         """From where to where, in words."""
         if self.first == self.last:
             return f"only {self.first}, as nothing can be read behind it"
@@ -205,7 +205,7 @@ class Reachable:
 
     @property
     def times(self) -> str:
-        """From when to when, in words; "" if only one place is within reach."""
+        """From when to when, in words; "" if only one position is within reach."""
         if self.first == self.last:
             return ""
         latest = "unknown" if self.latest_us is None else iso_text(self.latest_us)
@@ -229,7 +229,7 @@ class Plan:
     target has not either. `kept` are the last transactions that are applied, or that the target
     has; `left_out` the first that are not; at most three each. `others` are the lineages outside of
     the history; those with later transactions are `newer`, too. `disorder`: transactions whose
-    place and commit time do not fit the goal, the first few. `pending`: those that the goal cuts
+    position and commit time do not fit the goal, the first few. `pending`: those that the goal cuts
     from their second phase (`pending.pending_at`). `begins_behind`: what a MariaDB has executed of
     the history before the first piece, with the GTID of each domain that was the last; None if
     nothing is applied to one.

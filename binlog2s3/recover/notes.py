@@ -100,9 +100,9 @@ def by_gtids(lineage: str) -> str:
 class Notes:
     """The note at one target.
 
-    If the target keeps no GTIDs it says how far the run got: a second run from the same place would
-    apply transactions twice. Each question raises RecoveryError if there is only one that was not
-    made on this server.
+    If the target keeps no GTIDs it says how far the run got: a second run from the same position
+    would apply transactions twice. Each question raises RecoveryError if there is only one that was
+    not made on this server.
     """
 
     def __init__(self, target: Target) -> None:

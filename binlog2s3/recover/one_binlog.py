@@ -177,9 +177,9 @@ def _read(
 
 def _begin_of(readable: Readable, offset: int) -> int:
     """Where the chunk begins that has this byte."""
-    for place in readable.ranges:
-        if place.begin <= offset < place.end:
-            return place.chunk.begin if place.chunk is not None else place.begin
+    for stored in readable.ranges:
+        if stored.begin <= offset < stored.end:
+            return stored.chunk.begin if stored.chunk is not None else stored.begin
     return readable.size
 
 

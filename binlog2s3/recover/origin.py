@@ -92,10 +92,10 @@ def _gtids(cut: Parent, flavour: Flavour) -> Gtids:
 def _ends_later(one: LinePart, other: LinePart) -> bool:
     if one.cut is None or other.cut is None:
         return other.cut is not None
-    return _place(one.cut) > _place(other.cut)
+    return _end_of(one.cut) > _end_of(other.cut)
 
 
-def _place(cut: Parent) -> tuple[int, int]:
+def _end_of(cut: Parent) -> tuple[int, int]:
     return (cut.binlog.number if cut.binlog else -1, cut.offset)
 
 
@@ -110,18 +110,18 @@ def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:
 
 
 def lineages_of(base: Base, history: Snapshot) -> frozenset[str]:
-    """The lineages that have exactly the backup's GTIDs at exactly its place.
+    """The lineages that have exactly the backup's GTIDs at exactly its position.
 
-    What their server has without its binlogs is at no place in them, and does not count. Empty if
-    the backup does not say both. What cannot be read proves nothing and is left out.
+    What their server has without its binlogs is at no position in them, and does not count. Empty
+    if the backup does not say both. What cannot be read proves nothing and is left out.
     """
-    if base.gtids is None or base.place is None:
+    if base.gtids is None or base.position is None:
         return frozenset()
-    return frozenset(_lineages_of(base.gtids, *base.place, history))
+    return frozenset(_lineages_of(base.gtids, *base.position, history))
 
 
 def lineages_at(name: BinlogName, offset: int, history: Snapshot) -> frozenset[str]:
-    """The lineages that have this place between two transactions; what cannot be read has not."""
+    """The lineages with this position between two transactions; what cannot be read has none."""
     found = set[str]()
     for lineage in _with_bytes(name, offset, history):
         with suppress(ArchiveError):
@@ -153,7 +153,7 @@ def _lineages_of(gtids: Gtids, name: BinlogName, offset: int, history: Snapshot)
 def _has_at(
     history: Snapshot, lineage: Lineage, name: BinlogName, offset: int, gtids: Gtids
 ) -> bool:
-    """Whether this lineage had executed these GTIDs, no more and no less, at this place."""
+    """Whether this lineage had executed these GTIDs, no more and no less, at this position."""
     known = history.known(lineage.id, name)
     before = known.gtids_before
     if type(before) is not type(gtids):
@@ -180,16 +180,16 @@ def without_binlogs(lineage: Lineage, known: Facts, history: Snapshot) -> GtidSe
     return GtidSet.parse(lineage.gtids_outside) | gtids_that_came_in(said or ())
 
 
-def refuse_other_place(base: Base, history: Snapshot) -> None:
-    """Raise RecoveryError if a backup's GTIDs are not those of its place in the archive.
+def refuse_other_position(base: Base, history: Snapshot) -> None:
+    """Raise RecoveryError if a backup's GTIDs are not those of its position in the archive.
 
     Then its rows are of one of the two, and what lies in between would be missing or applied twice.
-    Only for MySQL, and only for a place between two transactions of a binlog: the beginning of one
-    is a place in the binlogs of every server, and the backup may be of another one.
+    Only for MySQL, and only for a position between two transactions of a binlog: the beginning of
+    one is a position in the binlogs of every server, and the backup may be of another one.
     """
-    if not isinstance(base.gtids, GtidSet) or base.place is None or lineages_of(base, history):
+    if not isinstance(base.gtids, GtidSet) or base.position is None or lineages_of(base, history):
         return
-    name, offset = base.place
+    name, offset = base.position
     for lineage in history.lineages:
         if name not in history.names(lineage.id):
             continue
@@ -254,23 +254,28 @@ def executed_with(have: Gtids | None, base: Base, reset: str) -> Gtids | None:
 
 
 def innodb_lacks(base: Base, history: Snapshot) -> str:
-    """Why the InnoDB data of a physical backup are not those of its place; "" if they are.
+    """Why the InnoDB data of a physical backup are not those of its position; "" if they are.
 
-    After --no-lock the place is later than the data. A place behind statements, rotations and other
-    engines' transactions, of which InnoDB has nothing, is right. "" as well if the archive does not
-    have what lies in between.
+    After --no-lock the position is later than the data. A position behind statements, rotations and
+    other engines' transactions, of which InnoDB has nothing, is right. "" as well if the archive
+    does not have what lies in between.
     """
-    has, place = base.innodb, base.place
-    if has is None or place is None or has == place or has.binlog.prefix != place.binlog.prefix:
+    has, position = base.innodb, base.position
+    if (
+        has is None
+        or position is None
+        or has == position
+        or has.binlog.prefix != position.binlog.prefix
+    ):
         return ""
-    if has > place:
+    if has > position:
         return f"its InnoDB data go on to {has}, behind its position"
     candidates = lineages_of(base, history) or [one.id for one in history.lineages]
-    lacks = [_engine_commits(history, lineage, has, place) for lineage in candidates]
+    lacks = [_engine_commits(history, lineage, has, position) for lineage in candidates]
     if not any(lacks) or 0 in lacks:
         return ""
     return (
-        f"its InnoDB data end at {has}, before its position {place}: "
+        f"its InnoDB data end at {has}, before its position {position}: "
         f"{count_text(max(filter(None, lacks)), 'transaction')} in between would be missing"
     )
 
@@ -278,7 +283,7 @@ def innodb_lacks(base: Base, history: Snapshot) -> str:
 def _engine_commits(
     history: Snapshot, lineage: str, begin: FilePosition, end: FilePosition
 ) -> int | None:
-    """How many transactions InnoDB has between two places of a lineage; None if that is unknown."""
+    """How many transactions InnoDB has between two positions of a lineage; None if unknown."""
     names = [name for name in history.names(lineage) if begin.binlog <= name <= end.binlog]
     if len(names) != end.binlog.number - begin.binlog.number + 1:
         return None
@@ -301,7 +306,7 @@ def standing(search: Search, have: Gtids) -> RouteExecuted:
     have been used twice. The GTIDs must be those executed there. Raises RecoveryError.
     """
     try:
-        found = _at_its_place(search, have) if isinstance(have, MariadbGtidList) else None
+        found = _at_its_position(search, have) if isinstance(have, MariadbGtidList) else None
         return found or search.route.executed(have)
     except NoPlaceError as error:
         raise search.refused(
@@ -309,16 +314,16 @@ def standing(search: Search, have: Gtids) -> RouteExecuted:
         ) from None
 
 
-def _at_its_place(search: Search, have: MariadbGtidList) -> RouteExecuted | None:
-    """The same by the place that the base backup names; None if the route does not have it.
+def _at_its_position(search: Search, have: MariadbGtidList) -> RouteExecuted | None:
+    """The same by the position that the base backup names; None if the route does not have it.
 
-    A place where no transaction ends is that of another server, such as a replica.
+    A position where no transaction ends is that of another server, such as a replica.
     """
     start, route = search.request.start, search.route
     base = start.base
-    if base is None or base.place is None or base.gtids != have or start.place is not None:
+    if base is None or base.position is None or base.gtids != have or start.position is not None:
         return None
-    name, offset = base.place
+    name, offset = base.position
     other = ""
     for number in route.numbers_of(name, offset):
         lineage = route.lineage(number)
@@ -343,8 +348,8 @@ def _at_its_place(search: Search, have: MariadbGtidList) -> RouteExecuted | None
 def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None:
     """The binlog before which the source left rows out, if a state may end on either side of it.
 
-    Those rows have no GTIDs, so the GTIDs just before and just after them are the same. The place
-    of the base backup, or its lineage, tells them apart. None if nothing is in doubt.
+    Those rows have no GTIDs, so the GTIDs just before and just after them are the same. The
+    position of the base backup, or its lineage, tells them apart. None if nothing is in doubt.
     """
     number = stands.start
     while number is not None and not stands.part.touches(number, _own_gtids(route, number)):
@@ -381,11 +386,11 @@ def _is_behind(route: Route, number: int, start: Start) -> bool:
     behind = {one.lineage.id for one in route.line.parts[line_part:]}
     if start.lineage is not None and start.lineage not in behind:
         return False
-    if start.place is not None:
+    if start.position is not None:
         return True
     if base is not None and (origins := lineages_of(base, route.history)):
         name = route.binlogs[number].name
-        is_later = base.place is not None and base.place.binlog >= name
+        is_later = base.position is not None and base.position.binlog >= name
         return origins <= behind and (is_later or route.lineage(number) not in origins)
     return start.lineage is not None and route.part_numbers(number)[0] == number
 
@@ -499,7 +504,7 @@ class Origin:
                     "transactions are, --allow-extra-gtids accepts them",
                 )
             self._search.warnings.append(text)
-        if self._start.place is None:
+        if self._start.position is None:
             self.check(have, everything, branches, begins_in=begins_in)
 
     def _cause(self, extra: str, who: str) -> str:
@@ -511,7 +516,7 @@ class Origin:
             "If something wrote to the target after it was restored (its event scheduler, FLUSH "
             f"PRIVILEGES, an operator), {again} and start it with event_scheduler=OFF"
         )
-        is_named = start.base is not None or start.place is not None
+        is_named = start.base is not None or start.position is not None
         gtids = parse(extra, self._search.route.flavour)
         if start.own is None or not is_named or not isinstance(gtids, GtidSet):
             return cause
@@ -594,7 +599,7 @@ class Origin:
             )
         request, base = self._search.request, self._start.base
         chosen = request.lineage if request.is_chosen else None
-        if chosen is None or base is None or not (origins or base.place is None):
+        if chosen is None or base is None or not (origins or base.position is None):
             return False
         self._search.warnings.append(
             f"{gtids_text(twice)} are GTIDs of {lineage}, too: because of --lineage {chosen}, the "

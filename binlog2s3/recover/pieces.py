@@ -91,7 +91,7 @@ class PieceBuilder:
         for number, why, missing in self._route.breaks(start.number, stop.number):
             text = f"history is broken before {self._route.binlogs[number].name}: {why}"
             text += f"; missing: {gtids_text(missing)}" if missing else ""
-            before = self._route.place(number - 1, self._route.end(number - 1))
+            before = self._route.position(number - 1, self._route.end(number - 1))
             hint = (
                 f"--to-position {before} is the last place before the gap; to reach a place after "
                 "it, restore a base backup from after it; --allow-gap leaves out what is missing"
@@ -138,7 +138,7 @@ class PieceBuilder:
                 choice.leave(one)
             else:
                 choice.take(one)
-        return choice.piece(route.place(number, begin))
+        return choice.piece(route.position(number, begin))
 
     def _whole(self, number: int) -> PlanPiece | None:
         route, known = self._route, self._route.known(number)
@@ -184,7 +184,7 @@ class PieceBuilder:
         return hint if isinstance(seen, GtidSet) and gtids - done <= seen else begin
 
     def _check_anonymous(self, number: int) -> None:
-        if self._have is not None and self._request.start.place is None:
+        if self._have is not None and self._request.start.position is None:
             raise without_gtids(self._search, number)
 
     def _leave_damaged(self, number: int, one: Transaction) -> None:

@@ -57,7 +57,7 @@ from binlog2s3.recover.model import (
     Start,
 )
 from binlog2s3.recover.one_table import OnlyTables, texts_of, watched
-from binlog2s3.recover.origin import executed_with, innodb_lacks, refuse_other_place
+from binlog2s3.recover.origin import executed_with, innodb_lacks, refuse_other_position
 from binlog2s3.recover.pending import LOOKED_BACK, PreparedBefore, pending_at, piece_before
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
@@ -322,7 +322,7 @@ class _Recovery:
             said = start_of_gtids(config.from_gtid_set, flavour)
             words.append("--from-gtid-set")
         elif config.from_binlog is not None and config.from_position is not None:
-            said = Start(place=FilePosition(config.from_binlog, config.from_position))
+            said = Start(position=FilePosition(config.from_binlog, config.from_position))
             words.append(f"{config.from_binlog}:{config.from_position}")
         elif config.from_backup is not None:
             point = read_backup(config.from_backup)
@@ -352,7 +352,7 @@ class _Recovery:
         if self._apply is not None:
             stands = self._apply.standing.start(_asked(config), snapshot.lineages)
         if self._apply is not None and stands is not None:
-            where = stands.gtids if stands.place is None else str(stands.place)
+            where = stands.gtids if stands.position is None else str(stands.position)
             self._warnings.append(
                 f"an earlier run of this command was interrupted at {where}, and this run "
                 "continues from there; if the base backup was restored again since, first DROP "
@@ -363,7 +363,7 @@ class _Recovery:
             return stands, "where a run was interrupted"
         own = self._own()
         if said.base is not None:
-            refuse_other_place(said.base, snapshot)
+            refuse_other_position(said.base, snapshot)
             has = have
             have = executed_with(has, said.base, own.reset if own is not None else "")
             self._warnings += _not_executed(has, said.base)
@@ -382,7 +382,7 @@ class _Recovery:
                 self._warnings.append(str(error))
 
     def _own(self) -> Own | None:
-        """The target, if there is one. An interrupted run's place is `Standing`'s to judge."""
+        """The target, if there is one. An interrupted run's position is `Standing`'s to judge."""
         if (at := self._target) is None:
             return None
         facts = at.facts
@@ -457,8 +457,8 @@ class _Recovery:
         """See whether the target can be a replica of it, and stands where the plan begins."""
         if self._apply is None:
             return
-        places = {piece.binlog_id for piece in plan.pieces}
-        ids = {snapshot.known(lineage, name).server_id for lineage, name in places}
+        binlogs = {piece.binlog_id for piece in plan.pieces}
+        ids = {snapshot.known(lineage, name).server_id for lineage, name in binlogs}
         try:
             self._apply.check(plan, [one for one in ids if one is not None])
             if not self._still_applies:
@@ -755,17 +755,17 @@ def _reading() -> Iterator[None]:
 def _between(
     since: BinlogPosition | None, upto: BinlogPosition, snapshot: Snapshot
 ) -> Sequence[PlanPiece]:
-    """The pieces between two places of the history that ends at the second one.
+    """The pieces between two positions of the history that ends at the second one.
 
     Raises ArchiveError if the first is not known, or they are not there any more.
     """
     if since is None:
         raise ArchiveError("where the interrupted run began is not known")
-    if since.lineage == upto.lineage and since.place >= upto.place:
+    if since.lineage == upto.lineage and since.file_position >= upto.file_position:
         return ()
     request = Request(
-        goal=ToPosition(upto.place, upto.lineage),
-        start=Start(place=since.place, lineage=since.lineage),
+        goal=ToPosition(upto.file_position, upto.lineage),
+        start=Start(position=since.file_position, lineage=since.lineage),
         lineage=upto.lineage,
         allow_gap=True,
     )
@@ -820,7 +820,7 @@ def _words(backup: Backup) -> str:
 
 def _asked(config: PitrConfig) -> str:
     """What the operator says about the start, to be compared with an earlier run's."""
-    place = f"{config.from_binlog}:{config.from_position}" if config.from_binlog else ""
+    position = f"{config.from_binlog}:{config.from_position}" if config.from_binlog else ""
     backup = str(config.from_backup.absolute()) if config.from_backup is not None else ""
     gtids = config.from_gtid_set or config.from_backup_id or ""
-    return f"{config.source} {config.from_lineage or ''} {place} {backup} {gtids}"
+    return f"{config.source} {config.from_lineage or ''} {position} {backup} {gtids}"

@@ -100,7 +100,7 @@ class _Planner:
         self._origin.check_named()
         start = self._start()
         self._check_base(start)
-        self._check_place(start)
+        self._check_position(start)
         self._check_replicated(start)
         part = self._stands.part if self._stands is not None else None
         stop = self._search.stop(start, part)
@@ -110,10 +110,10 @@ class _Planner:
         lacks = self._say_what_is_left_out(first, stop)
         before_stop = self._before_stop(first, stop)
         everything = self._route.gtids_from(first) if before_stop is not None else None
-        if stop < start and (self._have is None or self._request.start.place is not None):
+        if stop < start and (self._have is None or self._request.start.position is not None):
             raise self._search.refused(
-                f"{route.place(stop.number, stop.offset)} lies before "
-                f"{route.place(start.number, start.offset)}, where the target is",
+                f"{route.position(stop.number, stop.offset)} lies before "
+                f"{route.position(start.number, start.offset)}, where the target is",
                 "restore an older base backup",
             )
         pieces = tuple(self._pieces.build(start, stop, part)) if start <= stop else ()
@@ -128,7 +128,7 @@ class _Planner:
             server_version=route.line_part(stop.number).lineage.server_version,
             lineage=route.tip.id,
             goal=self._request.goal,
-            stop=route.place(stop.number, stop.offset),
+            stop=route.position(stop.number, stop.offset),
             pieces=pieces,
             before=self._before(),
             adds=self._pieces.applied,
@@ -151,12 +151,12 @@ class _Planner:
     # Where it begins, and where the history ends
 
     def _start(self) -> Spot:
-        given, route = self._request.start.place, self._route
+        given, route = self._request.start.position, self._route
         if self._have is not None:
             self._stands = standing(self._search, self._have)
         if given is not None:
             wanted = self._request.start
-            return self._search.place(*given, wanted.lineage, wanted.server)
+            return self._search.spot(*given, wanted.lineage, wanted.server)
         if self._have is None or self._stands is None:
             before = route.known(0).gtids_before
             if before:
@@ -266,7 +266,7 @@ class _Planner:
                 begins_in=self._route.lineage(start.number),
                 extra=places.extra if places is not None else extra,
             )
-        if places is not None and places.unknown and self._request.start.place is None:
+        if places is not None and places.unknown and self._request.start.position is None:
             raise self._search.refused(
                 f"{', '.join(places.unknown)} is not in this history: nothing tells where it "
                 "continues",
@@ -287,7 +287,7 @@ class _Planner:
         """See that the target has what a source got without its binlogs, before it wrote them."""
         assert self._have is not None  # noqa: S101 - the caller has looked
         missing = beyond(apart, either(self._have, everything))
-        if not missing or self._request.start.place is not None:
+        if not missing or self._request.start.position is not None:
             return
         self._search.leave_out(
             f"{self._search.who_has()} is missing {gtids_text(missing)}, which no binlog of the "
@@ -302,13 +302,13 @@ class _Planner:
             return self._stands.places.newest
         return self._have
 
-    def _check_place(self, start: Spot) -> None:
-        """If the target has some of what comes before the given place, see that it has all of it.
+    def _check_position(self, start: Spot) -> None:
+        """If the target has some of what comes before the given position, see that it has all.
 
-        If it has none of that, its GTIDs do not tell what its base backup had: the place does.
+        If it has none of that, its GTIDs do not tell what its base backup had: the position does.
         """
         have = self._have
-        if self._request.start.place is None:
+        if self._request.start.position is None:
             return
         if have is None or isinstance(have, MariadbGtidList):
             return
@@ -317,10 +317,10 @@ class _Planner:
             return
         missing = beyond(before, have)
         if missing and intersection(have, before):
-            place = self._route.place(start.number, start.offset)
+            position = self._route.position(start.number, start.offset)
             self._search.leave_out(
-                f"{self._search.who_has()} is not at {place}: it is missing {gtids_text(missing)}, "
-                "which come before it",
+                f"{self._search.who_has()} is not at {position}: it is missing "
+                f"{gtids_text(missing)}, which come before it",
                 "without the place, its GTIDs say where it continues; or restore the base backup "
                 "that goes up to it",
                 then=": THEY ARE LEFT OUT",
@@ -341,11 +341,11 @@ class _Planner:
         for gtid in own.replicated.gtids():
             text = gtid_text(gtid)
             try:
-                places = transactions_with(self._route, gtid)
+                found = transactions_with(self._route, gtid)
             except ArchiveError as error:
                 self._warnings.append(f"it is unknown where the target's {text} is: {error}")
                 continue
-            if places and not any(self._is_before(start, *place) for place in places):
+            if found and not any(self._is_before(start, *one) for one in found):
                 raise self._search.refused(
                     f"the target has replicated {text} (gtid_slave_pos), which comes after the "
                     "place where this run begins: it would be applied a second time",
@@ -353,7 +353,7 @@ class _Planner:
                     "gtid_slave_pos, instead of the base backup; if the base backup was restored "
                     "again since: SET GLOBAL gtid_slave_pos there to that of the base backup",
                 )
-            if places and not self._is_newest(gtid):
+            if found and not self._is_newest(gtid):
                 if is_set:
                     raise self._not_loaded(f"it is at {text}, which comes before that")
                 self._warnings.append(
@@ -374,7 +374,7 @@ class _Planner:
 
     def _is_before(self, start: Spot, number: int, one: Transaction) -> bool:
         """Whether a transaction of the route comes before the start, so that it is not applied."""
-        if self._request.start.place is None and self._stands is not None:
+        if self._request.start.position is None and self._stands is not None:
             return self._stands.part.has(number, one)
         return (number, one.end) <= (start.number, start.offset)
 
@@ -406,10 +406,10 @@ class _Planner:
         else:
             past = beyond(intersection(have, everything), wanted)
         if past:
-            place = self._route.place(stop.number, stop.offset)
+            position = self._route.position(stop.number, stop.offset)
             who = self._search.who_has(parse(past, self._flavour))
             raise self._search.refused(
-                f"{who} is already past {place}: it has {gtids_text(past)}",
+                f"{who} is already past {position}: it has {gtids_text(past)}",
                 "restore an older base backup",
             )
         return wanted
@@ -467,8 +467,8 @@ class _Planner:
             return
         route, firsts, seconds = self._route, set[str](), dict[str, str]()
         for number, one in self._pieces.skipped:
-            place = route.place(number, one.begin)
-            phase = route.history.content(place.lineage, place.binlog, one).two_phase
+            position = route.position(number, one.begin)
+            phase = route.history.content(position.lineage, position.binlog, one).two_phase
             if phase is not None and isinstance(phase.name, AlterName) and one.gtid is not None:
                 first = f"{one.gtid.rpartition('-')[0]}-{phase.name.number}"
                 if phase.phase == "prepare":
@@ -483,8 +483,8 @@ class _Planner:
                 "shows it); if that comes after the goal, this one has no effect",
             )
         for first in seconds.keys() - firsts:
-            there = transactions_with(route, mariadb_gtid(first))
-            if any(not self._is_before(start, *place) for place in there):
+            begun = transactions_with(route, mariadb_gtid(first))
+            if any(not self._is_before(start, *one) for one in begun):
                 raise self._search.refused(
                     f"--skip-gtid {seconds[first]} is only the end of an ALTER in two phases, and "
                     f"a replica that has its beginning waits for it",
@@ -525,7 +525,7 @@ class _Planner:
             "first, in the history's order, as is right for a copy of a replica that does not keep "
             "the order of commits"
         )
-        if start.base is None and start.place is None:
+        if start.base is None and start.position is None:
             hint += "; if a base backup was loaded without its GTIDs, name it: --from-backup"
         return self._search.refused(
             f"{self._search.who_has(parse(later, self._flavour))} has a hole: it has {later}, and "
@@ -537,10 +537,10 @@ class _Planner:
         """See that the target will have all GTIDs up to the stop: the pieces, checked once more."""
         if self._have is None or wanted is None or self._request.allow_gap:
             return
-        if self._request.start.place is not None:
+        if self._request.start.position is not None:
             return
         if isinstance(wanted, MariadbGtidList):
-            return  # its places tell what is applied, and breaks what is missing
+            return  # its positions tell what is applied, and breaks what is missing
         has = either(self._have, self._pieces.applied)
         skipped = self._skip.found()
         missing = beyond(wanted, has)
@@ -599,12 +599,14 @@ class _Planner:
         return found
 
     def _shown(self, number: int, one: Transaction) -> Shown:
-        place = self._route.place(number, one.begin)
+        position = self._route.position(number, one.begin)
         try:
-            content = self._route.history.content(place.lineage, place.binlog, one)
+            content = self._route.history.content(position.lineage, position.binlog, one)
         except Binlog2s3Error:
             content = Content()
-        return Shown(lineage=place.lineage, binlog=place.binlog, transaction=one, content=content)
+        return Shown(
+            lineage=position.lineage, binlog=position.binlog, transaction=one, content=content
+        )
 
 
 def _last(

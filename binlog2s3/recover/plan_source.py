@@ -31,7 +31,7 @@ _MARKS = 100  # of a part, about
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMark:
-    """A place, as the replica names it, and how much of the pieces comes before it."""
+    """A position, as the replica names it, and how much of the pieces comes before it."""
 
     name: str
     position: int
@@ -51,12 +51,12 @@ class Window:
         self._ended = False
 
     def mark(self, mark: SentMark) -> None:
-        """What is sent from now on comes after this place, or ends there."""
+        """What is sent from now on comes after this position, or ends there."""
         with self._changed:
             self._marks.append(mark)
 
     def reached(self, name: str, position: int) -> SentMark | None:
-        """The target has executed everything before this place: the last mark that it has passed.
+        """The target has executed all before this position: the last mark that it has passed.
 
         None if it has passed none yet.
         """

@@ -16,7 +16,7 @@ from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.model import BinlogPosition, Plan, Request, Start
-from binlog2s3.recover.origin import refuse_other_place
+from binlog2s3.recover.origin import refuse_other_position
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.route import Route, history_flavour
 from binlog2s3.recover.snapshot import Snapshot
@@ -54,7 +54,7 @@ def reaches_of(start: Start, history: Snapshot) -> list[BackupReach]:
     """
     current = history.current
     try:
-        _refuse_other_place(start, history)
+        _refuse_other_position(start, history)
     except RecoveryError as error:
         return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
     tips = [current, *(one.id for one in reversed(history.lineages) if one.id != current)]
@@ -115,9 +115,9 @@ def is_ahead(start: Start, history: Snapshot) -> bool:
         last = len(route) - 1
         name, end = route.binlogs[last].name, route.size(last)
         return (
-            start.place is not None
-            and start.place.binlog.prefix == name.prefix
-            and start.place > (name, end)
+            start.position is not None
+            and start.position.binlog.prefix == name.prefix
+            and start.position > (name, end)
         )
     try:
         stands = route.executed(start.gtids)
@@ -143,14 +143,14 @@ def plan_for(backup: Backup, request: Request, history: Snapshot) -> Plan:
     """
     start = start_of_registered(backup, history_flavour(history, request.lineage))
     start = replace(start, lineage=request.start.lineage or start.lineage)
-    _refuse_other_place(start, history)
+    _refuse_other_position(start, history)
     return make(replace(request, start=start), history)
 
 
-def _refuse_other_place(start: Start, history: Snapshot) -> None:
-    """See that the GTIDs of a backup are those of its place, unless that has told its lineage."""
+def _refuse_other_position(start: Start, history: Snapshot) -> None:
+    """See that a backup's GTIDs are those of its position, unless that has told its lineage."""
     if start.base is not None and start.lineage is None:
-        refuse_other_place(start.base, history)
+        refuse_other_position(start.base, history)
 
 
 def choose(
@@ -188,17 +188,17 @@ def _reach(plan: Plan, start: Start, history: Snapshot) -> BackupReach:
 
 
 def _first(begin: BinlogPosition, start: Start, history: Snapshot) -> BinlogPosition:
-    """The place in the first binlog that a plan from this start reads.
+    """The position in the first binlog that a plan from this start reads.
 
     A start at a position, or one whose lineage was found by its position, needs that binlog even if
     nothing after the position is in it.
     """
-    place = start.place or (start.base.place if start.base is not None else None)
-    if place is None or place.binlog not in history.names(begin.lineage):
+    position = start.position or (start.base.position if start.base is not None else None)
+    if position is None or position.binlog not in history.names(begin.lineage):
         return begin
-    if start.place is None and start.lineage != begin.lineage:
+    if start.position is None and start.lineage != begin.lineage:
         return begin
-    first = min(begin.place, place)
+    first = min(begin.file_position, position)
     return replace(begin, binlog=first.binlog, offset=first.offset)
 
 
@@ -215,7 +215,7 @@ def _begin(
     earliest = _newest_us(route, number, begin.offset, number)
     earlier = _earlier(route, number)
     is_first = earlier is None or _number(route, first) <= earlier
-    return (first if is_first or earlier is None else route.place(earlier, 0)), earliest
+    return (first if is_first or earlier is None else route.position(earlier, 0)), earliest
 
 
 def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
@@ -242,11 +242,11 @@ def _earlier(route: Route, number: int) -> int | None:
     return next((at for at in numbers if route.newest_own_us(at, is_brief=True) is not None), None)
 
 
-def _number(route: Route, place: BinlogPosition) -> int:
+def _number(route: Route, position: BinlogPosition) -> int:
     return next(
         number
         for number, one in enumerate(route.binlogs)
-        if (route.lineage(number), one.name) == (place.lineage, place.binlog)
+        if (route.lineage(number), one.name) == (position.lineage, position.binlog)
     )
 
 
@@ -266,19 +266,19 @@ def _up_to_break(
     )
     route = Route(history, across.lineage)
     first = _number(route, across.begin)
-    place = _last_place(route, first, across.begin.offset)
-    if place is None:
+    spot = _last_spot(route, first, across.begin.offset)
+    if spot is None:
         return replace(reach, end=None, to_us=None)
-    end = route.place(*place)
-    goal = ToPosition(end.place, end.lineage)
+    end = route.position(*spot)
+    goal = ToPosition(end.file_position, end.lineage)
     try:
         make(replace(request, goal=goal), history)
     except (RecoveryError, ArchiveError):
         return replace(reach, end=None, to_us=None)
-    return replace(reach, end=end, to_us=_newest_us(route, *place, first))
+    return replace(reach, end=end, to_us=_newest_us(route, *spot, first))
 
 
-def _last_place(route: Route, first: int, offset: int) -> Spot | None:
+def _last_spot(route: Route, first: int, offset: int) -> Spot | None:
     """Up to where a route can be read from an offset of a binlog on; None if not at all.
 
     That is before the first break, and before the first damaged bytes.

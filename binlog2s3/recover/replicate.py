@@ -172,9 +172,9 @@ class Replication:
             state = self._channel.state()
             if state is not None and state.ours:
                 self._channel.stop()
-                place = self._channel.reached(self._plan.lineages)
-                if self.touched and not self._facts.keeps_gtids and place is not None:
-                    self._standing.reach(place)
+                position = self._channel.reached(self._plan.lineages)
+                if self.touched and not self._facts.keeps_gtids and position is not None:
+                    self._standing.reach(position)
                 self._channel.remove()
             self._give_back()
         except Binlog2s3Error as other:
@@ -348,7 +348,7 @@ class Replication:
         has_all = source.has_sent_all.is_set() and state.waits
         if still > _PASSED_SECONDS and has_all and not self._channel.is_busy():
             raise self._facts.refusal(
-                f"has read everything but is still at {state.place}: it has skipped what comes "
+                f"has read everything but is still at {state.position}: it has skipped what comes "
                 "after",
                 "was its server_id or a filter changed meanwhile? Restore the base backup",
             )
@@ -365,7 +365,7 @@ class Replication:
         )
 
     def _prove(self, last: dict[int, str]) -> None:
-        """See that MariaDB is at exactly the place that the plan ends at; `apply` compares MySQL's.
+        """See that MariaDB is exactly where the plan ends; `apply` compares MySQL's GTIDs.
 
         Of each domain that is the last GTID that was sent, or the one before the plan.
         """
@@ -395,11 +395,11 @@ class Replication:
         self._server.close()
         self._channel.stop()
         stopped = self._channel.state()  # other workers may have applied more meanwhile
-        stands = stopped.place if stopped is not None else state.place
+        stands = stopped.position if stopped is not None else state.position
         reached = self._channel.reached(self._plan.lineages) or stands
         gtid = failure.gtid or self._gtid_of(failure, reached)
         named = f"transaction {gtid}" if gtid else "a transaction"
-        if (at := failure.place) is not None:
+        if (at := failure.position) is not None:
             named += f", in the event that ends at {at} (lineage {at.lineage})"
         code = "" if f"code: {failure.code}" in failure.text else f" ({failure.code})"
         hint = advised(failure.code, reached=reached, gtid=gtid, again=AGAIN)

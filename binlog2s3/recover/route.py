@@ -125,7 +125,7 @@ class Route:
         """The numbers of all binlogs of this binlog's part."""
         return self._line_parts[self.binlogs[number].line_part]
 
-    def place(self, number: int, offset: int) -> BinlogPosition:
+    def position(self, number: int, offset: int) -> BinlogPosition:
         """The position of an offset in a binlog."""
         return BinlogPosition(
             lineage=self.lineage(number), binlog=self.binlogs[number].name, offset=offset
@@ -400,13 +400,13 @@ class Route:
             return RouteExecuted(part=MysqlPart(gtids), start=self._first_covered(gtids))
         return _executed(places_of(self, gtids))
 
-    def executed_at(self, gtids: MariadbGtidList, place: Spot) -> "RouteExecuted | None":
+    def executed_at(self, gtids: MariadbGtidList, spot: Spot) -> "RouteExecuted | None":
         """The same if the state is that at this binlog and offset; None if it is not."""
-        there, added = self.gtids_at(*place), self.added_gtids()
+        there, added = self.gtids_at(*spot), self.added_gtids()
         if not isinstance(there, MariadbGtidList):
             return None
         domains = {domain for one in added if one.added for domain in one.added.domains()}
-        places = places_at(gtids, there, place, domains=domains)
+        places = places_at(gtids, there, spot, domains=domains)
         return _executed(places) if places is not None else None
 
     def _first_covered(self, have: GtidSet) -> int | None:
@@ -500,12 +500,12 @@ class Route:
     def spot_text(self, number: int, offset: int) -> str:
         if not offset:
             return f"before {self.binlogs[number].name}"
-        return f"{self.place(number, min(offset, self.size(number)))}"
+        return f"{self.position(number, min(offset, self.size(number)))}"
 
 
 @dataclass(frozen=True, slots=True)
 class _UpTo:
-    """Everything up to a place, of all domains."""
+    """Everything up to a position, of all domains."""
 
     spot: Spot
 

@@ -1,13 +1,13 @@
 """Whether a target that was interrupted in the middle of a statement has carried it out.
 
-`interrupted` asks for the first transaction after the place that the target names, before anything
-is applied again.
+`interrupted` asks for the first transaction after the position that the target names, before
+anything is applied again.
 
-A transaction of rows commits together with the target's place. A statement like ALTER TABLE does
+A transaction of rows commits together with the target's position. A statement like ALTER TABLE does
 not, on MariaDB and before MySQL 8.0: first it takes effect, then the target's own binlog gets it,
-and then the place. A crash in between leaves a place that is too early. MariaDB from 10.6 on rolls
-most statements back, or writes them to its binlog under a GTID of its own; a statement about
-partitions stays without a trace (seen with 10.11.19, killed at each of these places).
+and then the position. A crash in between leaves a position that is too early. MariaDB from 10.6 on
+rolls most statements back, or writes them to its binlog under a GTID of its own; a statement about
+partitions stays without a trace (seen with 10.11.19, killed at each of these positions).
 
 Law: what the target's own binlog has was executed. Where it is unknown, and executing the statement
 twice would not end with an error, the recovery is refused.
@@ -35,7 +35,7 @@ _USE = re.compile(r"\Ause `(?:[^`]|``)*`; ")
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The first transaction after the place that a target names: its GTID, what it does.
+    """The first transaction after the position that a target names: its GTID, what it does.
 
     `statements`: all of it, parsed as their events say that they are written.
     """
@@ -45,8 +45,8 @@ class Next:
     statements: tuple[Statement, ...]
 
 
-def is_executed(target: Target, found: Next, place: Gtids | None, *, crashed: bool) -> bool:
-    """Whether the target has executed it, although its `place` is before it.
+def is_executed(target: Target, found: Next, replicated: Gtids | None, *, crashed: bool) -> bool:
+    """Whether the target has executed it, although what it has `replicated` ends before it.
 
     `crashed`: the target was started again since the interrupted run began. Raises RecoveryError if
     it cannot be known, SourceError.
@@ -61,11 +61,11 @@ def is_executed(target: Target, found: Next, place: Gtids | None, *, crashed: bo
         if own.has(found.gtid):
             return True
         if crashed and own.ends_with_its_own and trace:
-            if own.has_after(place, found):
+            if own.has_after(replicated, found):
                 return True
             trace = False
     if crashed and _is_silent(found, leaves_trace=trace):
-        raise _unknown(facts, found, place)
+        raise _unknown(facts, found, replicated)
     return False
 
 
@@ -90,8 +90,8 @@ class _OwnBinlog:
         """Whether this server's own GTID is the last one of a domain."""
         return bool(self._own)
 
-    def has_after(self, place: Gtids | None, found: Next) -> bool:
-        """Whether this statement, under a GTID of this server's own, is the last one after `place`.
+    def has_after(self, replicated: Gtids | None, found: Next) -> bool:
+        """Whether this statement, under the server's own GTID, is the last after `replicated`.
 
         When it starts after a crash, a MariaDB writes so what it has completed. False if the
         account may not look.
@@ -99,7 +99,11 @@ class _OwnBinlog:
         assert found.gtid is not None  # noqa: S101 - the caller has seen it
         domain = mariadb_gtid(found.gtid)[0]
         own = [one for one in self._own if one[0] == domain]
-        before = {one for one in place.gtids() if one[0] == domain} if _is_list(place) else set()
+        before = (
+            {one for one in replicated.gtids() if one[0] == domain}
+            if _is_list(replicated)
+            else set()
+        )
         text = found.content.statements[0].strip() if not found.content.lost else ""
         if not own or not before or not before <= self._logged or not 0 < len(text) < TEXT_MOST:
             return False
@@ -120,19 +124,19 @@ class _OwnBinlog:
         return None
 
 
-def _is_list(place: Gtids | None) -> TypeGuard[MariadbGtidList]:
-    return isinstance(place, MariadbGtidList)
+def _is_list(replicated: Gtids | None) -> TypeGuard[MariadbGtidList]:
+    return isinstance(replicated, MariadbGtidList)
 
 
-def after(place: MariadbGtidList, gtid: str) -> MariadbGtidList:
-    """The place after this transaction: one GTID of each domain."""
+def after(replicated: MariadbGtidList, gtid: str) -> MariadbGtidList:
+    """The position after this transaction: one GTID of each domain."""
     domain, wrote, number = mariadb_gtid(gtid)
-    others = {(d, s): n for d, s, n in place.gtids() if d != domain}
+    others = {(d, s): n for d, s, n in replicated.gtids() if d != domain}
     return MariadbGtidList({**others, (domain, wrote): number})
 
 
 def _is_statement(found: Next) -> bool:
-    """Whether it is a statement that does not commit together with the target's place."""
+    """Whether it is a statement that does not commit together with the target's position."""
     content = found.content
     is_xa = content.two_phase is not None and not content.two_phase.is_alter
     if is_xa or any(one.kind in ROW_KINDS for one in content.changes):
@@ -158,17 +162,17 @@ def _is_silent(found: Next, *, leaves_trace: bool) -> bool:
     return statement.word == "RENAME" and not leaves_trace
 
 
-def told_executed(place: Gtids | None, gtid: str | None) -> str:
+def told_executed(replicated: Gtids | None, gtid: str | None) -> str:
     """What tells a MariaDB that it has executed this transaction; "" for others."""
-    if gtid is None or not isinstance(place, MariadbGtidList):
+    if gtid is None or not isinstance(replicated, MariadbGtidList):
         return ""
-    return f"SET GLOBAL gtid_slave_pos = '{after(place, gtid)}'"
+    return f"SET GLOBAL gtid_slave_pos = '{after(replicated, gtid)}'"
 
 
-def _unknown(facts: TargetFacts, found: Next, place: Gtids | None) -> RecoveryError:
+def _unknown(facts: TargetFacts, found: Next, replicated: Gtids | None) -> RecoveryError:
     named = f" {found.gtid}" if found.gtid else ""
     text = " ".join(" ".join(found.content.statements).split())[:_SHOWN]
-    told = told_executed(place, found.gtid)
+    told = told_executed(replicated, found.gtid)
     look = (
         "look at the target: if it has carried it out, {} there, and run the same command again; "
     )

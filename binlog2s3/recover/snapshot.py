@@ -491,7 +491,7 @@ class Snapshot:
         return self._first_look
 
     def _durable(self, lineage: str) -> FilePosition | None:
-        """The place up to which the last writer said that all is durable, if it writes this one."""
+        """Up to where the last writer said that all is durable, if it writes this lineage."""
         writer = self._seen().writer
         if writer is None or writer.lineage != lineage or writer.durable is None:
             return None

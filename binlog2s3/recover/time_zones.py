@@ -56,12 +56,12 @@ ZoneOf = Callable[[str, BinlogName], SystemZone | None]
 class Dependent:
     """A transaction whose result depends on the system time zone, and its statement."""
 
-    place: BinlogPosition
+    position: BinlogPosition
     gtid: str | None
     statement: str
 
     def __str__(self) -> str:
-        return f"{self.gtid or f'the transaction at {self.place}'} ({self.statement})"
+        return f"{self.gtid or f'the transaction at {self.position}'} ({self.statement})"
 
 
 class TimeZones:
@@ -158,7 +158,7 @@ class TimeZones:
 
     def _refusal(self, found: Dependent, difference: str) -> RecoveryError:
         value = _tz_text({self._zones[key] for key in self._differences})
-        goal = f"--before-gtid {found.gtid}" if found.gtid else f"--to-position {found.place}"
+        goal = f"--before-gtid {found.gtid}" if found.gtid else f"--to-position {found.position}"
         restart = (
             f"restart the target's mysqld with the source's zone, {value} in its environment "
             "(Environment= of its systemd unit, or --timezone of mysqld_safe)"
@@ -265,12 +265,12 @@ class _Hit:
     """A statement that depends on the zone.
 
     `begin`: so many bytes of its part come before its transaction, and the ends of `number` others.
-    `place`: the offset in the binlog after these. `transaction`: None if it does not end there.
+    `offset`: in the binlog, after these. `transaction`: None if it does not end there.
     """
 
     begin: int
     number: int
-    place: int
+    offset: int
     transaction: Transaction | None
     statement: str
 
@@ -334,7 +334,7 @@ def _looked_at(piece: PlanPiece, data: Iterator[Checked]) -> Iterator[tuple[Chec
             reader.feed(view[begin:until])
             if reader.found:
                 hit = hit or _Hit(
-                    begin=begin, number=number, place=at, transaction=one, statement=reader.found
+                    begin=begin, number=number, offset=at, transaction=one, statement=reader.found
                 )
                 reader.found = ""
             begin, at = until, at if one is None else one.end
@@ -342,20 +342,20 @@ def _looked_at(piece: PlanPiece, data: Iterator[Checked]) -> Iterator[tuple[Chec
 
 
 def _size(piece: PlanPiece, begin: int, end: int) -> int:
-    """How many bytes of a piece are applied between two places, both between transactions."""
+    """How many bytes of a piece are applied between two positions, both between transactions."""
     gone = sum(high - low for low, high in piece.left_out if begin <= low and high <= end)
     return end - begin - gone
 
 
 def _named(piece: PlanPiece, hit: _Hit, transactions: Transactions) -> Dependent:
-    place = BinlogPosition(lineage=piece.lineage, binlog=piece.binlog, offset=hit.place)
+    position = BinlogPosition(lineage=piece.lineage, binlog=piece.binlog, offset=hit.offset)
     one = hit.transaction
-    if one is None and (found := next_transaction([piece], place, transactions)) is not None:
+    if one is None and (found := next_transaction([piece], position, transactions)) is not None:
         one = found[1]
     if one is not None:
-        place = BinlogPosition(lineage=piece.lineage, binlog=piece.binlog, offset=one.begin)
+        position = BinlogPosition(lineage=piece.lineage, binlog=piece.binlog, offset=one.begin)
     return Dependent(
-        place=place, gtid=one.gtid if one is not None else None, statement=hit.statement
+        position=position, gtid=one.gtid if one is not None else None, statement=hit.statement
     )
 
 

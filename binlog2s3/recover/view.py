@@ -161,7 +161,7 @@ def goal_text(goal: Goal) -> str:
     if isinstance(goal, BeforeGtid):
         return f"to just before {goal.gtid}"
     if isinstance(goal, ToPosition):
-        return f"to {goal.place}"
+        return f"to {goal.position}"
     return "to the newest that is in the bucket"
 
 
@@ -212,7 +212,7 @@ def _fields(plan: Plan, about: About) -> Iterator[Field]:
             "in whole seconds: these binlogs have no exact commit times",
             "yellow",
         )
-    words = filter(None, (plan.reach.times, plan.reach.places, plan.reach.besides))
+    words = filter(None, (plan.reach.times, plan.reach.positions, plan.reach.besides))
     for number, text in enumerate(words):
         yield "" if number else "reachable", text, ""
     if about.streamer:

@@ -69,16 +69,16 @@ class Choice:
     """A base backup, and how it is brought to the goal.
 
     `version`: of the server that wrote the last binlog. `tz`: the value of TZ with which the server
-    has the source's system time zone. `is_place_sure`: the backup's place, if it has no GTIDs, is
-    in one history only. `only`: if only some tables are applied, what that cannot do safely, as far
-    as the binlogs show it.
+    has the source's system time zone. `is_position_sure`: the backup's position, if it has no
+    GTIDs, is in one history only. `only`: if only some tables are applied, what that cannot do
+    safely, as far as the binlogs show it.
     """
 
     backup: Backup
     plan: Plan
     version: str
     tz: str | None
-    is_place_sure: bool
+    is_position_sure: bool
     only: OnlyTables | None = None
 
     @property
@@ -93,7 +93,7 @@ class Reached:
     """What a restore has reached so far, as `restore` prints it: each step adds what it has shown.
 
     `restored`: what has shown that it is the registered backup, "" if nothing has yet.
-    `server_version`: of the program that loaded it, then as the server on it says. The place,
+    `server_version`: of the program that loaded it, then as the server on it says. The position,
     `is_proved`, `proof` and `doubts` are pitr's. `events`: those that are disabled because a
     replica disables them, and of which it is unknown whether the source had enabled them, with the
     statement that does. `without_history`: the system-versioned tables of which the dump had the
@@ -144,7 +144,7 @@ def choose(config: Restoring, catalog: Catalog, named: str | None = None) -> Cho
             plan=plan,
             version=version_of_source(plan, snapshot),
             tz=_tz(plan, snapshot),
-            is_place_sure=is_place_sure(backup, snapshot),
+            is_position_sure=is_position_sure(backup, snapshot),
             only=_only(config, plan, snapshot) if config.tables else None,
         )
 
@@ -293,7 +293,7 @@ class Engine:
                 self._give_data()
             found = identity.by_file(workspace.data, backup)
             found = found or identity.by_binlogs(workspace.data, backup)
-            if not self.choice.is_place_sure:  # a backup of the other history says the same
+            if not self.choice.is_position_sure:  # a backup of the other history says the same
                 found = ""
             reached = replace(reached, restored=reached.restored or found)
         take_identity(workspace.data)
@@ -414,7 +414,7 @@ class Engine:
         found, stop = Statuses(before), applied.stop
         with progress_of("entries") as advance:
             snapshot = _snapshot(self._config, self._catalog, advance)
-            request = Request(goal=ToPosition(stop.place), lineage=applied.lineage)
+            request = Request(goal=ToPosition(stop.file_position), lineage=applied.lineage)
             plan = reach.plan_for(self.choice.backup, request, snapshot)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
@@ -467,8 +467,8 @@ def version_of_source(plan: Plan, history: Snapshot) -> str:
     return one_line(said or plan.server_version)
 
 
-def is_place_sure(backup: Backup, history: Snapshot) -> bool:
-    """Whether a backup's place, if it has no GTIDs, is in one history only.
+def is_position_sure(backup: Backup, history: Snapshot) -> bool:
+    """Whether a backup's position, if it has no GTIDs, is in one history only.
 
     After a RESET, or on a server that was put back, the same name and position are used again.
     """

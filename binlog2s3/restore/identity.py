@@ -45,8 +45,9 @@ def by_file(data: Path, backup: Backup) -> str:
 def by_binlogs(data: Path, backup: Backup) -> str:
     """Whether the newest binlog in a data directory ends where the backup does.
 
-    No server has opened it yet. "" if that is unknown. After the place there may only be the mark
-    of an orderly shutdown. Raises RecoveryError if the binlogs end before it, or go on in that one.
+    No server has opened it yet. "" if that is unknown. After the position there may only be the
+    mark of an orderly shutdown. Raises RecoveryError if the binlogs end before it, or go on in that
+    one.
     """
     if backup.binlog is None or backup.position is None:
         return ""

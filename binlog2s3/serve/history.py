@@ -376,7 +376,7 @@ class ArchiveHistory:
         def question() -> Sequence[str]:
             if self._route is None or (is_here and self._wanted is not None):
                 return ()
-            return Branches(self._route).with_place(name, offset, is_here=is_here)
+            return Branches(self._route).with_position(name, offset, is_here=is_here)
 
         return self._asked(question)
 

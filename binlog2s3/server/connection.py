@@ -285,7 +285,7 @@ class Server:
         """The GTIDs of all transactions before a binlog; None if GTIDs do not tell.
 
         MySQL's do not unless gtid_mode is ON: transactions without a GTID are in no set of them, so
-        two places may have the same GTIDs and different rows. Raises as `previous_gtids`.
+        two positions may have the same GTIDs and different rows. Raises as `previous_gtids`.
         """
         if not self.version.mariadb:
             rows = self.rows("SHOW GLOBAL VARIABLES LIKE 'gtid_mode'")

@@ -134,8 +134,8 @@ def _ask(path: str) -> Tool:
 def safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
     """Those of `_SAFE_PLUGINS` that are installed with this program."""
     installed = Path(program).resolve().parent.parent
-    places = ("lib*/plugin", "lib*/*/plugin", "lib*/*/*/plugin")
-    found = {path.name: path for place in places for path in installed.glob(f"{place}/*.so")}
+    folders = ("lib*/plugin", "lib*/*/plugin", "lib*/*/*/plugin")
+    found = {path.name: path for folder in folders for path in installed.glob(f"{folder}/*.so")}
     return tuple(found[name] for name in _SAFE_PLUGINS[flavour] if name in found)
 
 
@@ -427,13 +427,13 @@ def plugins_for(tool: Tool, login: Login, directory: Path) -> str | None:
     if not tool.plugins:
         return os.devnull
     try:
-        place = directory / "plugins"
-        place.mkdir(mode=0o700)
+        folder = directory / "plugins"
+        folder.mkdir(mode=0o700)
         for plugin in tool.plugins:
-            (place / plugin.name).symlink_to(plugin)
+            (folder / plugin.name).symlink_to(plugin)
     except OSError as error:
-        raise SpoolError(f"cannot write {place}: {error.strerror}") from error
-    return str(place)
+        raise SpoolError(f"cannot write {folder}: {error.strerror}") from error
+    return str(folder)
 
 
 def _options(tool: Tool, login: Login, plugins: str | None, key: str) -> str:

@@ -905,7 +905,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A recovery neither begins nor ends inside a transaction.",
         ("tests/unit/recover/test_plan.py::test_a_position_inside_a_transaction_is_refused",),
-        ((Search.place, never(when(3, of=4))),),
+        ((Search.spot, never(when(3, of=4))),),
     ),
     Mutant(
         "block-crc-before-handing-on",
@@ -955,7 +955,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A position that a dead branch has, too, is not taken for one of the history.",
         ("tests/unit/serve/test_dump.py::test_a_position_of_a_dead_branch_is_never_fed",),
-        ((Branches.with_place, never(when(3, of=3))),),
+        ((Branches.with_position, never(when(3, of=3))),),
     ),
     Mutant(
         "what-both-lineages-have-is-sent",

@@ -66,7 +66,7 @@ def value_of(reals: Sequence[Real], begin: int = 0) -> int:
 
 def planned(model: Model, state: str, place: tuple[BinlogName, int] | None = None) -> Plan:
     gtids = MariadbGtidList.parse(state)
-    base = Base(gtids=gtids, place=FilePosition(*place) if place is not None else None)
+    base = Base(gtids=gtids, position=FilePosition(*place) if place is not None else None)
     return make(Request(goal=Latest(), start=Start(gtids=gtids, base=base)), model)
 
 

@@ -362,7 +362,7 @@ def test_positions_alone_are_enough(model: Model, data: st.DataObject) -> None:
     last = data.draw(st.integers(first, len(ends) - 1))
     request = Request(
         goal=ToPosition(FilePosition(*ends[last][:2])),
-        start=Start(place=FilePosition(*ends[first][:2])),
+        start=Start(position=FilePosition(*ends[first][:2])),
     )
     plan = make(request, model)
     assert numbers(applied(plan, model)) == [number for *_, number in ends[first + 1 : last + 1]]
@@ -382,7 +382,7 @@ def test_a_place_is_continued_from_over_fail_overs(
     assume(model.truth)
     at = data.draw(st.integers(0, len(model.truth) - 1))
     lineage, name, end = places[model.truth[at].number]
-    start = Start(gtids=gtids, place=FilePosition(name, end), lineage=lineage)
+    start = Start(gtids=gtids, position=FilePosition(name, end), lineage=lineage)
     plan = make(Request(goal=Latest(), start=start, lineage=model.current), model)
     assert numbers(applied(plan, model)) == numbers(model.truth[at + 1 :])
 

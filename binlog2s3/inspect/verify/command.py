@@ -37,7 +37,7 @@ from binlog2s3.recover.backup import (
     start_of_gtids,
 )
 from binlog2s3.recover.model import Plan, Request, Start
-from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
+from binlog2s3.recover.origin import innodb_lacks, refuse_other_position
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Snapshot
@@ -176,7 +176,7 @@ def answer(
         start, said, warnings = _start(snapshot, backup, gtid_set, lineage)
         start = replace(start, lineage=from_lineage)
         if start.base is not None:
-            refuse_other_place(start.base, snapshot)
+            refuse_other_position(start.base, snapshot)
         plan = make(Request(goal=Latest(), start=start, lineage=lineage), snapshot)
     except (ArchiveError, RecoveryError) as error:
         return BackupAnswer(start=said, why=str(error), hint=error.hint, warnings=warnings)

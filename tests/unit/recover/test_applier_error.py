@@ -98,17 +98,17 @@ def test_mysql_names_the_transaction(said: str, gtid: str | None, text: str) -> 
     """By its GTID and its place, each once."""
     found = of_mysql(1062, said)
     assert (found.code, found.gtid, found.text) == (1062, gtid, text)
-    assert found.place == replace(PLACE, offset=250)
+    assert found.position == replace(PLACE, offset=250)
 
 
 def test_what_users_write_names_nothing() -> None:
     """A value or a statement that reads like a server's message is no such message."""
     query = f"Error 'x' on query. Default database: 'd'. Query: 'SELECT \"{WORKER}9{EVENT}\"'"
     for found in (of_mysql(1062, query), of_mariadb(1062, query)):
-        assert (found.gtid, found.place) == (None, None)
+        assert (found.gtid, found.position) == (None, None)
     forged = ROWS.replace("21", f"{WORKER}9; {EVENT.replace('250', '9')}")
     found = of_mariadb(1062, f"{forged}{EVENT}")
-    assert (found.gtid, found.place) == (None, replace(PLACE, offset=250))
+    assert (found.gtid, found.position) == (None, replace(PLACE, offset=250))
 
 
 @pytest.mark.parametrize("of", [of_mysql, of_mariadb])
@@ -126,7 +126,7 @@ def test_the_place_of_mariadb() -> None:
     """The end of the event, which is not repeated in the text."""
     found = of_mariadb(1062, f"{ROWS}{EVENT}")
     assert (found.gtid, found.text) == (None, ROWS)
-    assert found.place == replace(PLACE, offset=250)
+    assert found.position == replace(PLACE, offset=250)
 
 
 def piece(number: int, begin: int = 100, left_out: tuple[tuple[int, int], ...] = ()) -> PlanPiece:

@@ -122,7 +122,7 @@ def test_a_target_past_the_time_by_an_earlier_binlog(empty: int) -> None:
     model.clock_us -= 100
     committed(model, 1)
     model.covered_us = model.truth[1].commit_us + 1000
-    start = Start(place=FilePosition(BinlogName("mysql-bin", 2 + empty), 4))
+    start = Start(position=FilePosition(BinlogName("mysql-bin", 2 + empty), 4))
     late, just = model.truth[1].commit_us - 1, model.truth[1].commit_us
     assert "already past then" in refused(model, ToTime(late, "then"), start)
     assert planned(model, ToTime(just, "then"), start).transactions == 1
@@ -193,7 +193,7 @@ def test_a_place_that_cannot_be_read_may_be_one() -> None:
     """Of two histories the unreadable one is not left out, so one has to be chosen."""
     model = lived("3 reset 3", Unreadable)
     model.unread = model.branches[0].lineage.id
-    start = Start(place=FilePosition(FIRST, HEAD + 100))
+    start = Start(position=FilePosition(FIRST, HEAD + 100))
     goal = ToTime(model.truth[2].commit_us, "then")
     assert "several histories" in refused(model, goal, start)
 
@@ -206,7 +206,7 @@ def test_a_gtid_that_two_servers_have_is_that_of_the_one_where_the_recovery_begi
     model = lived("4 fail_over:0,3 1")
     have = having(model.truth[0]).gtids if has_gtids else None
     second = model.branches[1].lineage.id
-    start = Start(gtids=have, place=FilePosition(FIRST, HEAD), lineage=second)
+    start = Start(gtids=have, position=FilePosition(FIRST, HEAD), lineage=second)
     for number, real in enumerate(model.truth):
         assert real.gtid is not None
         if number == 0:
@@ -283,7 +283,7 @@ def test_a_place_in_what_two_lineages_have() -> None:
         model.rotate()
         committed(model, 2)
         for count in range(6):
-            start = Start(place=FilePosition(FIRST, HEAD + 100 * count))
+            start = Start(position=FilePosition(FIRST, HEAD + 100 * count))
             plan = make(Request(goal=Latest(), start=start, lineage=model.current), model)
             assert applied(plan, model) == model.truth[count:]
             goal = ToPosition(FilePosition(FIRST, HEAD + 400))
@@ -295,7 +295,7 @@ def test_a_place_in_what_two_lineages_have() -> None:
         plan = make(Request(goal=Latest(), start=Start()), model)
         assert applied(plan, model) == model.truth
         plan = make(
-            Request(goal=Latest(), start=Start(place=FilePosition(FIRST, HEAD + 100))), model
+            Request(goal=Latest(), start=Start(position=FilePosition(FIRST, HEAD + 100))), model
         )
         assert applied(plan, model) == model.truth[1:]
 
@@ -310,7 +310,9 @@ def test_a_backup_is_not_applied_again_after_a_fail_over(flavour: Flavour, back:
     first = model.branches[0].lineage.id
     for gtids in (None, GtidSet()) if flavour == "mysql" else (None,):
         for count in range(5):
-            start = Start(gtids=gtids, place=FilePosition(FIRST, HEAD + 100 * count), lineage=first)
+            start = Start(
+                gtids=gtids, position=FilePosition(FIRST, HEAD + 100 * count), lineage=first
+            )
             plan = make(Request(goal=Latest(), start=start), model)
             assert applied(plan, model) == model.truth[count:]
 
@@ -329,11 +331,13 @@ def test_a_goal_in_the_binlog_of_the_place_where_a_recovery_begins() -> None:
     model = lived("4")
     for has in (1, 2):
         reals = model.truth[:has]
-        start = replace(having(*reals), place=FilePosition(FIRST, HEAD + 100 * has))
+        start = replace(having(*reals), position=FilePosition(FIRST, HEAD + 100 * has))
         for count in range(has, 4):
             goal = ToGtid(model.truth[count - 1].gtid or "")
             assert planned(model, goal, start).transactions == count - has
-        past = replace(having(*reals, model.truth[3]), place=FilePosition(FIRST, HEAD + 100 * has))
+        past = replace(
+            having(*reals, model.truth[3]), position=FilePosition(FIRST, HEAD + 100 * has)
+        )
         assert "already past" in refused(model, ToGtid(model.truth[2].gtid or ""), past)
 
 
@@ -348,7 +352,7 @@ def test_a_place_that_a_dead_branch_may_have_had() -> None:
     bucket.beat(beat)
     ends = [one.end for one in ours.transactions]
     for offset, histories in ((cut, 1), (ends[3], 2), (ends[4], 2), (ends[5], 2)):
-        start = Start(place=FilePosition(NAME, offset))
+        start = Start(position=FilePosition(NAME, offset))
         if histories == 1:
             assert make(Request(goal=Latest(), start=start), bucket.snapshot()).transactions == 4
             continue
@@ -373,7 +377,7 @@ class Damaged(Model):
 def test_damage_elsewhere_does_not_take_the_place_of_a_refusal() -> None:
     """What is asked for is refused with its reason; that the reach is unknown is in the hint."""
     model = lived("1 | 1 | 1 |", Damaged)
-    start = Start(place=FilePosition(FIRST, HEAD))
+    start = Start(position=FilePosition(FIRST, HEAD))
     with pytest.raises(RecoveryError, match=r"000077 is not in the archive") as caught:
         planned(model, ToPosition(FilePosition(BinlogName("mysql-bin", 77), 4)), start)
     assert caught.value.hint == "what is within reach is unknown: the entry is damaged"
@@ -388,7 +392,7 @@ def test_what_lies_before_a_gap_is_within_reach_of_a_backup_from_there() -> None
             planned(
                 model,
                 ToPosition(FilePosition(BinlogName("mysql-bin", 77), 4)),
-                Start(place=FilePosition(FIRST, HEAD)),
+                Start(position=FilePosition(FIRST, HEAD)),
             )
         assert ("before the last gap" in caught.value.hint) is is_there, caught.value.hint
         assert "GTIDs" not in caught.value.hint  # a place was asked for

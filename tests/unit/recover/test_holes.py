@@ -107,7 +107,7 @@ def test_a_hole_behind_a_place_is_found() -> None:
     """The first transaction of the next binlog is there, and those between are not."""
     model = lived("4 | 3")
     have = [model.truth[0], model.truth[4]]
-    start = Start(gtids=having(have), place=FilePosition(BinlogName("mysql-bin", 1), HEAD + 100))
+    start = Start(gtids=having(have), position=FilePosition(BinlogName("mysql-bin", 1), HEAD + 100))
     with pytest.raises(RecoveryError, match="has a hole") as caught:
         make(Request(goal=Latest(), start=start), model)
     assert f"is missing {having(model.truth[1:4])}, which" in str(caught.value)

@@ -43,7 +43,7 @@ def standing(
 
 def test_where_the_note_says() -> None:
     """A place, in its lineage; of another command, or with GTIDs, the note says nothing."""
-    wanted = Start(place=FilePosition(BinlogName.parse("b.000002"), 400), lineage=LINEAGE)
+    wanted = Start(position=FilePosition(BinlogName.parse("b.000002"), 400), lineage=LINEAGE)
     assert standing(ANONYMOUS, MARK).start("x", ()) == wanted
     assert standing(ANONYMOUS, MARK).start("y", ()) is None
     assert standing(ANONYMOUS, None).start("x", ()) is None
@@ -58,7 +58,7 @@ def test_an_interrupted_run_goes_on_in_the_lineage_that_comes_last() -> None:
     parent = like(documents.LINEAGE, id=PARENT)
     child = like(documents.LINEAGE, id=CHILD, parent=documents.parent_of(PARENT))
     found = Standing(target_of(ANONYMOUS, server)).start("x", [child, parent])
-    assert found == Start(place=FilePosition(BinlogName.parse("b.000001"), 400), lineage=CHILD)
+    assert found == Start(position=FilePosition(BinlogName.parse("b.000001"), 400), lineage=CHILD)
 
 
 def test_where_a_mariadb_says() -> None:
@@ -74,11 +74,11 @@ def test_where_a_mariadb_says() -> None:
 def test_nothing_is_applied_twice() -> None:
     """Another beginning than where it stands is refused, and the right one is named."""
     one = standing(ANONYMOUS, MARK)
-    asked = Start(place=FilePosition(BinlogName.parse("b.000002"), 4))
+    asked = Start(position=FilePosition(BinlogName.parse("b.000002"), 4))
     with pytest.raises(RecoveryError, match=r"is at .*b\.000002:400") as caught:
         one.check(pitr_examples.PLAN, asked, allow_non_transactional=False)
     assert "--from-position 400" in caught.value.hint
-    same = Start(place=FilePosition(BinlogName.parse("b.000002"), 400))
+    same = Start(position=FilePosition(BinlogName.parse("b.000002"), 400))
     one.check(pitr_examples.PLAN, same, allow_non_transactional=False)
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_applied_twice() -> None:
 def test_tables_that_a_crash_tears(facts: TargetFacts) -> None:
     """Refused where the target was started again since; not where it ran on, nor by permission."""
     torn = replace(facts, not_transactional=MYISAM)
-    start = Start(place=FilePosition(BinlogName.parse("b.000002"), 400))
+    start = Start(position=FilePosition(BinlogName.parse("b.000002"), 400))
     with pytest.raises(RecoveryError, match=r"restarted since.*shop\.old") as caught:
         standing(torn, MARK, up_seconds=60).check(
             pitr_examples.PLAN, start, allow_non_transactional=False

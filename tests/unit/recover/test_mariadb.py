@@ -89,12 +89,12 @@ def test_a_base_backup_that_names_its_place_too(life: str) -> None:
         if real not in model.truth:
             continue
         gtids = state_of(model.truth[:has])
-        base = Base(gtids=gtids, place=FilePosition(file.name, end), said_by="tuesday")
+        base = Base(gtids=gtids, position=FilePosition(file.name, end), said_by="tuesday")
         start = Start(gtids=gtids, base=base, lineage=model.branches[0].lineage.id)
         plan = make(Request(goal=Latest(), start=start), model)
         assert applied(plan, model) == model.truth[has:]
         wrong = state_of(model.truth[: has - 1])
-        base = Base(gtids=wrong, place=FilePosition(file.name, end), said_by="tuesday")
+        base = Base(gtids=wrong, position=FilePosition(file.name, end), said_by="tuesday")
         start = Start(gtids=wrong, base=base, lineage=model.branches[0].lineage.id)
         with pytest.raises(RecoveryError, match="tuesday contradicts itself"):
             make(Request(goal=Latest(), start=start), model)
@@ -114,7 +114,7 @@ def test_a_place_of_which_the_gtids_are_unknown_proves_nothing() -> None:
         model.commit(100, 10)
     gtids = state_of(model.truth[:1])
     assert planned(model, model.truth[:1]).transactions == 2
-    base = Base(gtids=gtids, place=FilePosition(model.open.name, HEAD + 100), said_by="tuesday")
+    base = Base(gtids=gtids, position=FilePosition(model.open.name, HEAD + 100), said_by="tuesday")
     with pytest.raises(RecoveryError, match="tuesday contradicts itself"):
         make(Request(goal=Latest(), start=Start(gtids=gtids, base=base)), model)
 
@@ -140,7 +140,7 @@ def test_a_gtid_that_was_used_twice_does_not_tell_what_to_leave_out() -> None:
     between = ToPosition(FilePosition(BinlogName.parse("mysql-bin.000002"), HEAD))
     assert planned(model, truth[:1], between, skip=("0-1-2",)).pieces == ()
     base = Base(
-        gtids=state_of(truth[:2]), place=FilePosition(model.branch.files[0].name, HEAD + 200)
+        gtids=state_of(truth[:2]), position=FilePosition(model.branch.files[0].name, HEAD + 200)
     )
     behind = Start(gtids=state_of(truth[:2]), base=base)
     plan = make(Request(goal=Latest(), start=behind, skip=("0-1-2",)), model)
@@ -312,7 +312,7 @@ def test_a_place_in_what_a_new_primary_repeats() -> None:
     model = lived(LIVES["a fail-over"])
     second = model.branches[1]
     for count, (begin, _, real) in enumerate(second.files[0].places()):
-        start = Start(place=FilePosition(second.files[0].name, begin), lineage=second.lineage.id)
+        start = Start(position=FilePosition(second.files[0].name, begin), lineage=second.lineage.id)
         plan = make(Request(goal=Latest(), start=start), model)
         assert numbers(applied(plan, model))[0] == real.number
         assert plan.transactions == 3 + 2 - count

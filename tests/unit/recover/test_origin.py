@@ -9,7 +9,7 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.goal import Latest, ToPosition, ToTime
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Base, Plan, Request, Start
-from binlog2s3.recover.origin import lineages_of, refuse_other_place
+from binlog2s3.recover.origin import lineages_of, refuse_other_position
 from binlog2s3.recover.plan import make
 from binlog2s3.server.omissions import came_in
 from tests.history_model import HEAD, Model, having, lived
@@ -38,7 +38,7 @@ def backup(count: int, model: Model, branch: int, *, behind: int | None = None) 
     file = model.branches[branch].files[0]
     gtids = having(file.reals[:count])
     sizes = [real.size for real in file.reals]
-    return Base(gtids=gtids, place=FilePosition(file.name, HEAD + sum(sizes[: behind or count])))
+    return Base(gtids=gtids, position=FilePosition(file.name, HEAD + sum(sizes[: behind or count])))
 
 
 def plan_of(model: Model, base: Base | None, have: GtidSet | None = None, **more: object) -> Plan:
@@ -120,7 +120,7 @@ def test_what_came_with_a_dump_is_at_no_place() -> None:
     for theirs in ("1-9", "1-5"):
         base = replace(plain, gtids=plain.gtids | GtidSet.parse(f"{other}:{theirs}"))
         assert lineages_of(base, model) == {new}
-        refuse_other_place(base, model)
+        refuse_other_position(base, model)
     base = replace(plain, gtids=plain.gtids | GtidSet.parse(f"{other}:1-10"))
     branch.files[0].leaves_out = (came_in(GtidSet.parse(f"{other}:10")),)
     assert lineages_of(base, model) == {new}
@@ -129,7 +129,7 @@ def test_what_came_with_a_dump_is_at_no_place() -> None:
     model.left_out = ()
     assert not lineages_of(base, model)
     with pytest.raises(RecoveryError, match=f"it claims also {other}:10$"):
-        refuse_other_place(base, model)
+        refuse_other_position(base, model)
 
 
 def test_what_the_target_alone_tells_is_not_settled_by_the_history_that_is_followed() -> None:
@@ -166,7 +166,7 @@ def test_a_lineage_that_is_still_written_may_have_more_of_them() -> None:
     assert "dead branch" in said
     assert "does not have all of its GTIDs yet" in said
     assert TWO in refused(
-        model, Base(gtids=have, place=FilePosition(FIRST, HEAD + 280)), lineage=old
+        model, Base(gtids=have, position=FilePosition(FIRST, HEAD + 280)), lineage=old
     )
     assert plan_of(model, backup(4, model, 0), lineage=old).transactions == 1
     assert f"no part of the history that ends in {old}" in refused(
@@ -201,7 +201,7 @@ def test_mariadbs_last_numbers_tell_with_their_place() -> None:
     old, _ = ids(model)
     have = MariadbGtidList.parse("0-1-2")
     late, early = (
-        Base(gtids=have, place=FilePosition(FIRST, HEAD + 2 * size)) for size in (70, 100)
+        Base(gtids=have, position=FilePosition(FIRST, HEAD + 2 * size)) for size in (70, 100)
     )
     request = Request(goal=Latest(), start=Start(gtids=have, base=late))
     assert make(request, model).transactions == 4
@@ -216,10 +216,10 @@ def test_a_place_is_only_where_a_transaction_ends() -> None:
     model = after_a_reset(size=70)
     old, new = ids(model)
     place = FilePosition(FIRST, HEAD + 2 * 70)
-    plan = make(Request(goal=Latest(), start=Start(place=place)), model)
+    plan = make(Request(goal=Latest(), start=Start(position=place)), model)
     assert (plan.transactions, plan.lineage) == (4, new)
     with pytest.raises(RecoveryError, match="not part of this history") as caught:
-        make(Request(goal=Latest(), start=Start(place=FilePosition(FIRST, HEAD + 200))), model)
+        make(Request(goal=Latest(), start=Start(position=FilePosition(FIRST, HEAD + 200))), model)
     assert f"--lineage {old} " in caught.value.hint
 
 
@@ -229,13 +229,13 @@ def test_a_place_that_is_in_both_names_the_options() -> None:
     old, new = ids(model)
     place = FilePosition(FIRST, HEAD + 200)
     with pytest.raises(RecoveryError, match="several histories") as caught:
-        make(Request(goal=Latest(), start=Start(place=place)), model)
+        make(Request(goal=Latest(), start=Start(position=place)), model)
     assert f"--from-lineage {new}, or --lineage {old} --from-lineage {old};" in caught.value.hint
     with pytest.raises(RecoveryError, match="several histories") as caught:
         make(Request(goal=ToPosition(place), start=Start()), model)
     assert f"--lineage {new}, or --lineage {old};" in caught.value.hint
     with pytest.raises(RecoveryError, match=f"is of {old}"):
-        make(Request(goal=Latest(), start=Start(place=place, lineage=old)), model)
+        make(Request(goal=Latest(), start=Start(position=place, lineage=old)), model)
 
 
 def test_a_lineage_that_is_not_there() -> None:

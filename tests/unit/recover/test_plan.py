@@ -86,7 +86,7 @@ def start_of(model: Model, text: str) -> Start:
         place, _, gtids = text.partition(" ")
         place, _, lineage = place.partition("/")
         return Start(
-            place=place_of(place),
+            position=place_of(place),
             gtids=GtidSet() if gtids else None,
             lineage=model.branches[int(lineage)].lineage.id if lineage else None,
         )
@@ -395,7 +395,7 @@ def test_a_position_inside_a_transaction_is_refused() -> None:
     model = lived("3")
     inside = FilePosition(FIRST, HEAD + 50)
     assert "not between two" in str(refused(model, ToPosition(inside)))
-    assert "not between two" in str(refused(model, Latest(), start=Start(place=inside)))
+    assert "not between two" in str(refused(model, Latest(), start=Start(position=inside)))
     beyond = ToPosition(FilePosition(FIRST, 5000))
     assert "no byte at 5000" in str(refused(model, beyond))
     assert "not in the archive" in str(
@@ -409,14 +409,14 @@ def test_a_place_that_is_later_than_the_target_is_refused() -> None:
     place = FilePosition(FIRST, HEAD + 300)
     reals = model.truth
     for have in (reals[:1], reals[1:3], [*reals[:2], reals[4]]):
-        error = refused(model, Latest(), start=Start(place=place, gtids=having(have)))
+        error = refused(model, Latest(), start=Start(position=place, gtids=having(have)))
         assert "is not at mysql-bin.000001:" in str(error)
-        allowed = Start(place=place, gtids=having(have))
+        allowed = Start(position=place, gtids=having(have))
         plan = planned(model, Latest(), start=allowed, allow_gap=True, any_holes=True)
         assert plan.transactions == 3 - len([one for one in have if one in reals[3:]])
         assert any("LEFT OUT" in warning for warning in plan.warnings)
     for have, count in (([], 3), (reals[:3], 3), (reals[:4], 2), (reals[3:5], 1)):
-        plan = planned(model, Latest(), start=Start(place=place, gtids=having(have)))
+        plan = planned(model, Latest(), start=Start(position=place, gtids=having(have)))
         assert plan.transactions == count
 
 
@@ -431,7 +431,7 @@ def test_transactions_without_gtids_between_others_are_not_forgotten(rotations: 
         model.rotate()
     committed(model, 2)
     assert "without a GTID" in str(refused(model, Latest(), model.truth[:3]))
-    start = Start(place=FilePosition(FIRST, HEAD + 500), gtids=GtidSet())
+    start = Start(position=FilePosition(FIRST, HEAD + 500), gtids=GtidSet())
     assert planned(model, Latest(), start=start).transactions == 2
     have = [one for one in model.truth if one.gtid is not None]
     if rotations:
@@ -484,7 +484,7 @@ def test_gtids_of_a_clone_are_of_two_histories_if_an_older_lineage_has_them() ->
 def test_nothing_without_a_gtid_is_passed_over() -> None:
     """A binlog begins with such transactions, and the target has some of those behind them."""
     model = lived("anonymous 6 named 6")
-    start = Start(place=FilePosition(FIRST, HEAD + 100), gtids=having(model.truth[6:10]))
+    start = Start(position=FilePosition(FIRST, HEAD + 100), gtids=having(model.truth[6:10]))
     plan = planned(model, Latest(), start=start, any_holes=True)
     assert plan.transactions == 5 + 2
     assert plan.pieces[0].begin == HEAD + 100
@@ -512,7 +512,7 @@ def test_no_binlog_without_gtids_is_passed_over_behind_empty_ones(empty: int, be
     later = [*model.truth[:before], model.truth[before + 4]]  # it has what comes behind them
     assert planned(model, Latest(), later).transactions == 2
     behind = FilePosition(BinlogName("mysql-bin", 3), 4)
-    start = Start(place=behind, gtids=having(model.truth[:before]))
+    start = Start(position=behind, gtids=having(model.truth[:before]))
     assert applied(planned(model, Latest(), start=start), model) == model.truth[before + 4 :]
 
 
@@ -520,7 +520,7 @@ def test_a_history_that_does_not_say_which_gtids_came_before_it() -> None:
     """A place tells where to begin, and an empty set says nothing."""
     model = lived("3", gtids=False)
     model.open.before = None  # type: ignore[assignment]  # as a server before MySQL 5.6
-    start = Start(place=FilePosition(FIRST, HEAD + 100), gtids=GtidSet())
+    start = Start(position=FilePosition(FIRST, HEAD + 100), gtids=GtidSet())
     assert planned(model, Latest(), start=start).transactions == 2
     assert "does not say which GTIDs" in str(refused(model, Latest()))
 
@@ -541,7 +541,7 @@ def test_gtids_that_nothing_brings_would_be_missing() -> None:
     for more in ({}, {"skip": (gtid(model.truth[2]),)}):
         error = refused(model, Latest(), model.truth[:1], **more)
         assert str(error) == f"the target would be missing {uuid}:77"
-    start = Start(gtids=having(model.truth[:1]), place=FilePosition(FIRST, HEAD + 100))
+    start = Start(gtids=having(model.truth[:1]), position=FilePosition(FIRST, HEAD + 100))
     for given in ({"start": start}, {"have": model.truth[:1], "allow_gap": True}):
         assert planned(model, Latest(), **given).transactions == 2  # type: ignore[arg-type]
 
@@ -582,28 +582,33 @@ def test_a_place_counts_on_the_server_that_wrote_it() -> None:
     model = lived("3 fail_over:0,0 3")
     place = FilePosition(FIRST, HEAD + 100)
     for branch, count in zip(model.branches, (5, 2), strict=True):
-        start = Start(place=place, server=branch.lineage.server_uuid.upper())
+        start = Start(position=place, server=branch.lineage.server_uuid.upper())
         plan = planned(model, Latest(), start=start)
         assert (plan.transactions, plan.warnings) == (count, ())
     stranger = "99999999-0000-0000-0000-000000000000"
     for at in (place, FilePosition(BinlogName("mysql-bin", 77), 4)):
-        error = refused(model, Latest(), start=Start(place=at, server=stranger))
+        error = refused(model, Latest(), start=Start(position=at, server=stranger))
         assert f"is of server {stranger}" in str(error)
         assert all(branch.lineage.server_uuid in str(error) for branch in model.branches)
     second = model.branches[1].lineage
-    error = refused(model, Latest(), start=Start(place=place, server=stranger, lineage=second.id))
+    error = refused(
+        model, Latest(), start=Start(position=place, server=stranger, lineage=second.id)
+    )
     assert f"of the archive is of {second.server_uuid}: " in str(error)
 
 
 def test_a_place_of_a_backup_that_names_no_server() -> None:
     """It is taken for one of the server that wrote the binlog, and that is said."""
     model = lived("3", gtids=False)
-    plan = planned(model, Latest(), start=Start(place=FilePosition(FIRST, HEAD + 100), server=""))
+    plan = planned(
+        model, Latest(), start=Start(position=FilePosition(FIRST, HEAD + 100), server="")
+    )
     assert plan.transactions == 2
     (warning,) = plan.warnings
     assert model.branch.lineage.server_uuid in warning
     assert (
-        planned(model, Latest(), start=Start(place=FilePosition(FIRST, HEAD + 100))).warnings == ()
+        planned(model, Latest(), start=Start(position=FilePosition(FIRST, HEAD + 100))).warnings
+        == ()
     )
 
 
@@ -818,7 +823,7 @@ def test_a_backup_from_behind_it_is_known_by_a_gtid_a_place_or_a_lineage() -> No
     assert planned(model, Latest(), start=named).transactions == 3
     for name, refuses in ((model.open.name, False), (FIRST, True)):
         offset = HEAD if name != FIRST else HEAD + 400
-        base = Base(gtids=have, place=FilePosition(name, offset), said_by="the base backup")
+        base = Base(gtids=have, position=FilePosition(name, offset), said_by="the base backup")
         start = Start(gtids=have, base=base)
         if refuses:
             assert "do not tell" in str(refused(model, Latest(), start=start))

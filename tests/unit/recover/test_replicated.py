@@ -52,7 +52,7 @@ def planned(
     state = MariadbGtidList.parse(replicated) if replicated is not None else None
     own = Own("", "RESET MASTER", replicated=state)
     return make(
-        Request(goal=Latest(), start=Start(gtids=gtids, place=place, base=base, own=own)), model
+        Request(goal=Latest(), start=Start(gtids=gtids, position=place, base=base, own=own)), model
     )
 
 
@@ -121,7 +121,7 @@ def test_what_is_not_in_the_history_says_nothing() -> None:
 def test_a_gtid_that_was_used_twice_may_be_the_earlier_one() -> None:
     """The place of the base backup has told where it is."""
     model = lived(Model(flavour="mariadb"), "0-1-1", "0-1-2", "0-1-3", "0-1-2", "0-1-4")
-    base = Base(gtids=MariadbGtidList.parse("0-1-2"), place=FilePosition(FIRST, HEAD + 200))
+    base = Base(gtids=MariadbGtidList.parse("0-1-2"), position=FilePosition(FIRST, HEAD + 200))
     plan = planned(model, "0-1-2", base)
     assert (plan.transactions, plan.warnings) == (3, ())
 

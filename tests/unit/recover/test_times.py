@@ -278,7 +278,7 @@ def test_a_goal_before_what_a_fail_over_repeats_is_refused(steps: str) -> None:
 def test_without_gtids_what_a_binlog_shares_with_the_one_before_tells_no_time_either() -> None:
     """The binlog of a server that was put back has the bytes of the one before, and no more."""
     model = history_of("2 | 1 put_back:0 | 1", gtids=False)
-    start = Start(place=FilePosition(model.open.name, 4), lineage=model.current)
+    start = Start(position=FilePosition(model.open.name, 4), lineage=model.current)
     with pytest.raises(RecoveryError, match="already past then"):
         make(Request(goal=ToTime(model.truth[0].commit_us, "then"), start=start), model)
     plan = make(Request(goal=ToTime(model.truth[2].commit_us, "then"), start=start), model)

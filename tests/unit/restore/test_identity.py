@@ -8,7 +8,7 @@ import pytest
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
-from binlog2s3.restore.engine import is_place_sure
+from binlog2s3.restore.engine import is_position_sure
 from binlog2s3.restore.identity import (
     by_binlogs,
     by_file,
@@ -117,10 +117,10 @@ def test_a_place_that_two_histories_have_says_nothing_of_a_backup() -> None:
     for _ in range(3):
         model.commit(100, 10)
     placed = replace(PLACED, gtid_set=None, binlog=model.open.name, position=HEAD + 100)
-    assert is_place_sure(placed, model)
+    assert is_position_sure(placed, model)
     model.put_back(1)  # the same bytes up to there
-    assert is_place_sure(placed, model)
+    assert is_position_sure(placed, model)
     model.reset()
     model.commit(100, 10)
-    assert not is_place_sure(placed, model)
-    assert is_place_sure(replace(placed, gtid_set="0-1-5"), model)
+    assert not is_position_sure(placed, model)
+    assert is_position_sure(replace(placed, gtid_set="0-1-5"), model)

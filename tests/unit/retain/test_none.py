@@ -125,7 +125,7 @@ def test_innodb_data_that_end_before_the_position_are_none() -> None:
     names = NAMES
 
     def lacks(store: Bucket, has: tuple[BinlogName, int], place: tuple[BinlogName, int]) -> str:
-        base = Base(place=FilePosition(*place), innodb=FilePosition(*has))
+        base = Base(position=FilePosition(*place), innodb=FilePosition(*has))
         return innodb_lacks(base, store.snapshot())
 
     store = bucket()
