@@ -110,9 +110,9 @@ def next_transaction(
         begin = max(piece.begin, position.offset) if piece is pieces[first or 0] else piece.begin
         if begin >= piece.end:
             continue
-        for one in transactions(piece.lineage, piece.binlog, begin, piece.end):
-            if piece.applies(one):
-                return piece, one
+        for transaction in transactions(piece.lineage, piece.binlog, begin, piece.end):
+            if piece.applies(transaction):
+                return piece, transaction
     return None
 
 

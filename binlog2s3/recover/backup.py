@@ -95,7 +95,7 @@ def start_of_backup(
     return (
         start,
         f"the {point.tool} backup {path}{server}",
-        tuple(f"{path}: {one}" for one in point.warnings),
+        tuple(f"{path}: {warning}" for warning in point.warnings),
     )
 
 
@@ -227,7 +227,9 @@ def refuse_defects(
     `only_tables`: it need not have others than those that are recovered.
     """
     if only_tables:
-        defects = [one for one in defects if not one.startswith((SINGLE_DATABASE, SOME_TABLES))]
+        defects = [
+            defect for defect in defects if not defect.startswith((SINGLE_DATABASE, SOME_TABLES))
+        ]
     if defects:
         what = "; ".join(defects)
         raise RecoveryError(f"{path} is no base backup of the whole server: {what}", hint=hint)

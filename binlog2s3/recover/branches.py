@@ -32,7 +32,9 @@ class Branches:
 
     def lineages(self) -> list[str]:
         """The lineages that are not on the route at all, oldest first."""
-        return [one.id for one in self._history.lineages if one.id not in self._line_parts]
+        return [
+            lineage.id for lineage in self._history.lineages if lineage.id not in self._line_parts
+        ]
 
     def names(self) -> Iterator[BinlogName]:
         """The names of the binlogs of which a lineage may have bytes outside of the route."""
@@ -63,10 +65,10 @@ class Branches:
 
     def _left(self) -> Iterator[str]:
         """The lineages that are not on the route, or only up to a cut, oldest first."""
-        for one in self._history.lineages:
-            line_part = self._line_parts.get(one.id)
+        for lineage in self._history.lineages:
+            line_part = self._line_parts.get(lineage.id)
             if line_part is None or line_part.cut is not None:
-                yield one.id
+                yield lineage.id
 
     def gtids(self) -> Iterator[tuple[str, Gtids]]:
         """All GTIDs of each lineage that has bytes outside of the route."""
@@ -114,19 +116,19 @@ class Branches:
         Each with a text that says so. `warnings` gets those for which it cannot be found out.
         """
         newest = self._newest_on_route()
-        for one in self._history.lineages:
-            line_part = self._line_parts.get(one.id)
+        for lineage in self._history.lineages:
+            line_part = self._line_parts.get(lineage.id)
             try:
-                later = self._newest_outside(one.id, newest)
+                later = self._newest_outside(lineage.id, newest)
             except Binlog2s3Error as error:
-                warnings.append(f"lineage {one.id} may have newer transactions: {error}")
+                warnings.append(f"lineage {lineage.id} may have newer transactions: {error}")
                 continue
             if later > newest:
                 yield (
-                    one.id,
+                    lineage.id,
                     (
-                        f"lineage {one.id}, which is left out{_from(line_part)}, has transactions "
-                        f"up to {iso_text(later)}: later than all in lineage {self._route.tip.id}"
+                        f"lineage {lineage.id}, which is left out{_from(line_part)}, has "
+                        f"transactions up to {iso_text(later)}: later than all in lineage {self._route.tip.id}"
                     ),
                 )
 
@@ -195,4 +197,7 @@ def _from(line_part: LinePart | None) -> str:
 
 
 def _newest_of(transactions: Iterable[Transaction], known: Facts) -> int:
-    return max((one.commit_us for one in transactions if known.is_credible(one)), default=0)
+    return max(
+        (transaction.commit_us for transaction in transactions if known.is_credible(transaction)),
+        default=0,
+    )

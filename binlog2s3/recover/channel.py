@@ -77,7 +77,7 @@ class State:
 
     def filters_besides(self, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         """Its filters, without one of exactly these tables."""
-        ours = {filter_name(*one) for one in tables}
+        ours = {filter_name(*table) for table in tables}
         return tuple(
             one
             for one in self.filters
@@ -376,7 +376,7 @@ class MariadbChannel(Channel):
         )
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
-        self._filter(",".join(filter_name(*one) for one in tables))
+        self._filter(",".join(filter_name(*table) for table in tables))
 
     def _filter(self, names: str) -> None:
         self._server.rows(f"SET GLOBAL {CHANNEL}.replicate_do_table = %s", (names,))
@@ -414,7 +414,7 @@ class MariadbChannel(Channel):
 
     def keeps_order(self, plan: Plan) -> bool:
         """See `Channel`: only within a domain; transactions of two may depend on each other."""
-        lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
+        lists = [piece.gtids for piece in plan.pieces if isinstance(piece.gtids, MariadbGtidList)]
         return len({domain for one in lists for domain, _, _ in one.gtids()}) <= 1
 
     def is_busy(self) -> bool:

@@ -217,9 +217,9 @@ def _one_point(where: str, points: Sequence[BackupPoint]) -> BackupPoint:
             )
     return replace(
         first,
-        warnings=tuple(dict.fromkeys(text for one in points for text in one.warnings)),
-        defects=tuple(dict.fromkeys(text for one in points for text in one.defects)),
-        is_doubtful=any(one.is_doubtful for one in points),
+        warnings=tuple(dict.fromkeys(text for point in points for text in point.warnings)),
+        defects=tuple(dict.fromkeys(text for point in points for text in point.defects)),
+        is_doubtful=any(point.is_doubtful for point in points),
     )
 
 

@@ -167,7 +167,7 @@ def _newest(gtids: Gtids | None) -> Gtids | None:
     if not isinstance(gtids, MariadbGtidList):
         return gtids
     newest = {domain: gtids.newest(domain) for domain in gtids.domains()}
-    kept = (one for one in gtids.gtids() if newest[one[0]] in (None, one))
+    kept = (gtid for gtid in gtids.gtids() if newest[gtid[0]] in (None, gtid))
     return MariadbGtidList({(domain, server): number for domain, server, number in kept})
 
 

@@ -198,11 +198,11 @@ def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:
 
     Those in compressed transactions, too. All is decompressed and split once.
     """
-    wanted = bytes(map(max, _PAYLOAD, *(one.wanted for one in watchers)))
+    wanted = bytes(map(max, _PAYLOAD, *(watcher.wanted for watcher in watchers)))
 
     def read(whole: bool) -> None:
-        for one in () if whole else watchers:
-            one.lose()
+        for watcher in () if whole else watchers:
+            watcher.lose()
 
     def begin(
         flavour: Flavour, flags: Callable[[], int], event_type: int, head: bytes, size: int
@@ -210,14 +210,14 @@ def walked(open_stream: OpenStream, watchers: Sequence[Watcher]) -> OpenStream:
         if event_type == EventType.TRANSACTION_PAYLOAD:
             return payload_sink(head, partial(begin, flavour, int), read, wanted=wanted)
         sinks = list[tuple[Watcher, Sink]]()
-        for one in watchers:
-            if one.wanted[event_type]:
+        for watcher in watchers:
+            if watcher.wanted[event_type]:
                 try:
-                    sink = one.see(event_type, head, size, flavour, flags())
+                    sink = watcher.see(event_type, head, size, flavour, flags())
                 except UNDECODABLE:
-                    one.lose()
+                    watcher.lose()
                 else:
-                    sinks += [(one, sink)] if sink is not None else []
+                    sinks += [(watcher, sink)] if sink is not None else []
         return _Sinks(sinks) if sinks else None
 
     def passed_on(_: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:

@@ -462,10 +462,12 @@ class _TimeSearch:
                 continue
             if self._is_later(newest_us):
                 known, is_repeated = route.known(number), route.is_repeated(number, 0)
-                for one in route.transactions(number):
-                    is_later = one.commit_us > self._goal.at_us and known.is_credible(one)
-                    if is_later and not is_repeated(one):
-                        raise self._past(one)
+                for transaction in route.transactions(number):
+                    is_later = transaction.commit_us > self._goal.at_us and known.is_credible(
+                        transaction
+                    )
+                    if is_later and not is_repeated(transaction):
+                        raise self._past(transaction)
             return
         if self._goal.at_us < route.begins_us:
             raise self._too_early()  # when it began is known to the second
@@ -477,28 +479,31 @@ class _TimeSearch:
         """
         goal, known = self._goal, self._route.known(number)
         is_repeated = self._route.is_repeated(number, self._start.number)
-        for one in self._route.transactions(number):
-            if one.commit_us <= goal.at_us or is_repeated(one):
+        for transaction in self._route.transactions(number):
+            if transaction.commit_us <= goal.at_us or is_repeated(transaction):
                 continue
-            if not (known.is_credible(one) or goal.accepts):
-                self._lie = self._lie or (number, one)
+            if not (known.is_credible(transaction) or goal.accepts):
+                self._lie = self._lie or (number, transaction)
                 continue
-            if self._is_there(number, one):
-                raise self._past(one)
-            return one
+            if self._is_there(number, transaction):
+                raise self._past(transaction)
+            return transaction
         return None
 
-    def _is_there(self, number: int, one: Transaction) -> bool:
+    def _is_there(self, number: int, transaction: Transaction) -> bool:
         """Whether the target has it already."""
-        if Spot(number, one.end) <= self._start:
+        if Spot(number, transaction.end) <= self._start:
             return True
-        return self._have is not None and self._have.has(number, one)
+        return self._have is not None and self._have.has(number, transaction)
 
-    def _past(self, one: Transaction) -> RecoveryError:
-        name = f"{one.gtid} of " if one.gtid else "a transaction of "
-        who = self._search.who_has(parse(one.gtid, self._route.flavour) if one.gtid else None)
+    def _past(self, transaction: Transaction) -> RecoveryError:
+        name = f"{transaction.gtid} of " if transaction.gtid else "a transaction of "
+        who = self._search.who_has(
+            parse(transaction.gtid, self._route.flavour) if transaction.gtid else None
+        )
         return self._search.refused(
-            f"{who} is already past {self._goal.text}: it has {name}{iso_text(one.commit_us)}",
+            f"{who} is already past {self._goal.text}: it has {name}"
+            f"{iso_text(transaction.commit_us)}",
             "restore an older base backup",
         )
 
@@ -546,8 +551,8 @@ class _TimeSearch:
         """Show `disorder` what comes after the stop, until that is enough."""
         route, goal = self._route, self._goal
         is_repeated = route.is_repeated(number, self._start.number)
-        for one in route.transactions(number, found.end):
-            if not is_repeated(one) and disorder.is_enough(number, one):
+        for transaction in route.transactions(number, found.end):
+            if not is_repeated(transaction) and disorder.is_enough(number, transaction):
                 return
         for later in route.not_later(number + 1, goal.at_us):
             is_repeated = route.is_repeated(later, self._start.number)
@@ -556,9 +561,9 @@ class _TimeSearch:
                 if known.least_commit_us is None or known.least_commit_us > goal.at_us:
                     continue
                 has_passed = known.first_us >= found.commit_us
-                for one in route.transactions(later):
-                    if not is_repeated(one) and disorder.is_enough(
-                        later, one, has_passed=has_passed
+                for transaction in route.transactions(later):
+                    if not is_repeated(transaction) and disorder.is_enough(
+                        later, transaction, has_passed=has_passed
                     ):
                         return
             except ArchiveError as error:
@@ -567,8 +572,9 @@ class _TimeSearch:
                     f"server's clock was set back there: {error}"
                 )
 
-    def _named(self, number: int, one: Transaction) -> str:
-        return f"{one.gtid or self._route.position(number, one.begin)} ({iso_text(one.commit_us)})"
+    def _named(self, number: int, transaction: Transaction) -> str:
+        name = transaction.gtid or self._route.position(number, transaction.begin)
+        return f"{name} ({iso_text(transaction.commit_us)})"
 
 
 class _Disorder:
@@ -595,28 +601,28 @@ class _Disorder:
         self.contradiction: tuple[int, Transaction] | None = None
         self.more = 0
 
-    def is_enough(self, number: int, one: Transaction, *, has_passed: bool = False) -> bool:
+    def is_enough(self, number: int, transaction: Transaction, *, has_passed: bool = False) -> bool:
         """Take the next transaction, of this binlog; whether no more is needed.
 
         `has_passed`: it is in a binlog that the server created after the stop's time.
         """
-        is_early = one.commit_us <= self._at_us
+        is_early = transaction.commit_us <= self._at_us
         if is_early:
             self.count += 1
             if self.count <= _MOST_SHOWN:
-                self.left_out.append((number, one))
-            if self._found.commit_exact and one.commit_exact:
-                self.contradiction = (number, one)
+                self.left_out.append((number, transaction))
+            if self._found.commit_exact and transaction.commit_exact:
+                self.contradiction = (number, transaction)
                 return True
         if has_passed:
             return self.count >= _MOST_SHOWN
-        if one.commit_us >= self._found.commit_us - _SHORT_US:
+        if transaction.commit_us >= self._found.commit_us - _SHORT_US:
             self._row = 0
             return False
         self._row += 1
         self._behind += 1
         if self._row == 1:
-            self._first = (number, one)
+            self._first = (number, transaction)
         if self._row <= _MOST_IN_A_ROW and self._behind <= _MOST_BEHIND:
             return False
         self.contradiction, self.more = self._first, self._row - 1

@@ -59,15 +59,15 @@ class Holes:
     def _read(self, number: int, begin: int, end: int, piece: PlanPiece | None) -> None:
         """See what the target has there; without a piece, only whether it has anything."""
         is_repeated = self._route.is_repeated(number, self._first)
-        for one in self._route.transactions(number, begin, end):
-            if one.gtid is None or is_repeated(one):
+        for transaction in self._route.transactions(number, begin, end):
+            if transaction.gtid is None or is_repeated(transaction):
                 continue
-            if self._have.has(number, one):
-                self._settle(one.gtid)
+            if self._have.has(number, transaction):
+                self._settle(transaction.gtid)
                 if piece is None:
                     return
-            elif piece is not None and piece.applies(one):
-                self._one_by_one.append(one.gtid)
+            elif piece is not None and piece.applies(transaction):
+                self._one_by_one.append(transaction.gtid)
 
     def _settle(self, later: str) -> None:
         """What was waiting is a hole: the target has this one, which comes after it."""

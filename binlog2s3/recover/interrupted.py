@@ -46,7 +46,7 @@ class Standing:
         None as well if gtid_executed tells it. `asked` is what the operator said about the start,
         then and now. `lineages`: all of the source's.
         """
-        self._order = [one.id for one in parents_first(lineages)]
+        self._order = [lineage.id for lineage in parents_first(lineages)]
         note = None if self._facts.keeps_gtids else self._notes.find()
         if note is None or not note.is_of(asked):
             return None

@@ -118,15 +118,15 @@ class Manifest(Document):
     MOST: ClassVar[int] = 16 << 20
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.files]
+        names = [file.name for file in self.files]
         if len(set(names)) < len(names):
             raise ValueError("a binlog is there twice")
 
     def pieces(self) -> Iterator[tuple[PlanPiece, Gtids | None]]:
         """The piece of each file, and the GTIDs executed before it, None where that is unknown."""
         before = _gtids(self.gtids_before, self.flavour)
-        for one in self.files:
-            piece = one.piece(self.flavour)
+        for file in self.files:
+            piece = file.piece(self.flavour)
             yield piece, before
             before = joined(before, piece.gtids)
 
@@ -143,7 +143,7 @@ class Manifest(Document):
 
     def check_size(self) -> None:
         """Raise RecoveryError if the manifest will be too large, whatever the files' sizes are."""
-        most = tuple(replace(one, size=one.end) for one in self.files)
+        most = tuple(replace(file, size=file.end) for file in self.files)
         replace(self, files=most).written()
 
     @property

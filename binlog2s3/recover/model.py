@@ -164,11 +164,11 @@ class PlanPiece:
         """How many bytes between its ends are not."""
         return sum(end - begin for begin, end in self.left_out)
 
-    def applies(self, one: Transaction) -> bool:
+    def applies(self, transaction: Transaction) -> bool:
         """Whether it applies this transaction of its binlog."""
-        at = bisect_right(self.left_out, one.begin, key=lambda span: span[0]) - 1
-        is_left_out = at >= 0 and one.begin < self.left_out[at][1]
-        return self.begin <= one.begin and one.end <= self.end and not is_left_out
+        at = bisect_right(self.left_out, transaction.begin, key=lambda span: span[0]) - 1
+        is_left_out = at >= 0 and transaction.begin < self.left_out[at][1]
+        return self.begin <= transaction.begin and transaction.end <= self.end and not is_left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ class Note:
     @property
     def before(self) -> dict[str, str]:
         """The settings by name."""
-        pairs = (one.partition("=") for one in self.settings.split(",") if one)
+        pairs = (setting.partition("=") for setting in self.settings.split(",") if setting)
         return {name: value for name, _, value in pairs}
 
     @property
@@ -196,7 +196,7 @@ class Notes:
 
         A run that was killed while it wrote its own has left the one before, and one without a row.
         """
-        kept = [one.database for one in sorted(self._all(), key=lambda one: one.number)]
+        kept = [note.database for note in sorted(self._all(), key=lambda note: note.number)]
         for database in (*(one for one in self._without_row() if one not in kept), *kept):
             if database != but:
                 self._unlogged(f"DROP DATABASE {database}")

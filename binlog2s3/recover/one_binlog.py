@@ -199,12 +199,12 @@ def transactions(
     damaged = {high: low for low, high in known.damaged}
     with closing(blocks.read(known, start, limit, soon=until)) as views:
         for view in views:
-            for one in _scan(scanner, view, known):
+            for transaction in _scan(scanner, view, known):
                 # after a damaged GTID event a transaction looks as if it had none
-                while one.gtid is None and one.begin in damaged:
-                    one = replace(one, begin=damaged[one.begin])  # noqa: PLW2901
-                if begin <= one.begin < until:
-                    yield one
+                while transaction.gtid is None and transaction.begin in damaged:
+                    transaction = replace(transaction, begin=damaged[transaction.begin])  # noqa: PLW2901
+                if begin <= transaction.begin < until:
+                    yield transaction
             if scanner.transaction_end >= until:
                 return
 
@@ -223,13 +223,13 @@ def phases(
     with closing(blocks.read(known, start, min(end, known.transaction_end))) as views:
         for view in views:
             low = len(MAGIC) if at == 0 else 0
-            for one in _scan(scanner, view, known):
-                high = one.end - at
+            for transaction in _scan(scanner, view, known):
+                high = transaction.end - at
                 reader.feed(view[low:high])
                 phase, low = reader.two_phase, high
                 reader = ContentReader(form, only_phases=True)
-                if phase is not None and begin <= one.begin < end:
-                    yield one, phase
+                if phase is not None and begin <= transaction.begin < end:
+                    yield transaction, phase
             reader.feed(view[low:])
             at += len(view)
 
@@ -260,7 +260,7 @@ def content(
             reader.feed(view)
     read = reader.content()
     if end < transaction.end:
-        read = replace(read, changes=tuple(replace(one, rows=None) for one in read.changes))
+        read = replace(read, changes=tuple(replace(change, rows=None) for change in read.changes))
     return read
 
 

@@ -38,7 +38,7 @@ Tables = Sequence[tuple[str, str]]
 
 def texts_of(tables: Tables) -> tuple[str, ...]:
     """The tables as text, in order and each once."""
-    return tuple(sorted({table_name(*one) for one in tables}))
+    return tuple(sorted({table_name(*table) for table in tables}))
 
 
 class StatementCheck:
@@ -51,7 +51,7 @@ class StatementCheck:
     """
 
     def __init__(self, tables: Tables) -> None:
-        self._ours = {one.casefold(): one for one in texts_of(tables)}
+        self._ours = {table.casefold(): table for table in texts_of(tables)}
         self._bare = {name.casefold() for _, name in tables}
         self._made: set[str] = set()  # left out, and not in the base backup
         self.moved = _Noted()

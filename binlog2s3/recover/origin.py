@@ -89,10 +89,10 @@ def _gtids(cut: Parent, flavour: Flavour) -> Gtids:
     return empty(flavour)
 
 
-def _ends_later(one: LinePart, other: LinePart) -> bool:
-    if one.cut is None or other.cut is None:
+def _ends_later(line_part: LinePart, other: LinePart) -> bool:
+    if line_part.cut is None or other.cut is None:
         return other.cut is not None
-    return _end_of(one.cut) > _end_of(other.cut)
+    return _end_of(line_part.cut) > _end_of(other.cut)
 
 
 def _end_of(cut: Parent) -> tuple[int, int]:
@@ -292,8 +292,8 @@ def _engine_commits(
         since = begin.offset if name == begin.binlog else 0
         until = end.offset if name == end.binlog else None
         try:
-            for one in history.transactions(lineage, name, since, until):
-                count += history.is_engine_commit(lineage, name, one)
+            for transaction in history.transactions(lineage, name, since, until):
+                count += history.is_engine_commit(lineage, name, transaction)
         except ArchiveError:
             return None
     return count
@@ -408,8 +408,8 @@ class _Lacks:
 
     def __call__(self, transactions: Iterable[Transaction]) -> bool:
         lacks = False
-        for one in transactions:
-            lacks = one.gtid is None or (lacks and not self.part.has(self.at, one))
+        for transaction in transactions:
+            lacks = transaction.gtid is None or (lacks and not self.part.has(self.at, transaction))
             if lacks and not self.has_some:
                 break
         return lacks
@@ -447,9 +447,9 @@ def given_twice(
         return str(twice) if is_open or have & everything <= gtids else ""
     if isinstance(have, MariadbGtidList):
         first, other, ours = (
-            {(domain, server): number for domain, server, number in one.gtids()}
-            for one in (common, gtids, everything)
-            if isinstance(one, MariadbGtidList)
+            {(domain, server): number for domain, server, number in executed.gtids()}
+            for executed in (common, gtids, everything)
+            if isinstance(executed, MariadbGtidList)
         )
         return ",".join(
             f"{domain}-{server}-{number}"

@@ -138,7 +138,9 @@ class PreparedBefore(Watcher):
                 )
             return
         phases = (one.content.two_phase for one in pending)
-        shown = (one.name for one in phases if one is not None and isinstance(one.name, Xid))
+        shown = (
+            phase.name for phase in phases if phase is not None and isinstance(phase.name, Xid)
+        )
         names = dict.fromkeys(str(name) for name in (*self._open, *shown))
         if lost := [name for name in names if name not in there]:
             yield (

@@ -123,21 +123,23 @@ class PieceBuilder:
         hint = self._hint(number, begin, end, excluded)
         seen = Gathering(self._flavour)
         self._read = (Spot(number, end), seen) if hint == 0 and end else None
-        for one in route.transactions(number, hint, end):
-            if one.gtid is not None:
-                seen.add(one.gtid)
-            if one.begin < begin or (one.gtid is None and one.end <= shared):
+        for transaction in route.transactions(number, hint, end):
+            if transaction.gtid is not None:
+                seen.add(transaction.gtid)
+            if transaction.begin < begin or (
+                transaction.gtid is None and transaction.end <= shared
+            ):
                 continue
-            if any(part.has(number, one) for part in excluded):
-                choice.leave(one)
-            elif self._skip.has(one.gtid):
-                self.skipped.append((number, one))
-                choice.leave(one)
-            elif any(a < one.end and one.begin < b for a, b in damaged):
-                self._leave_damaged(number, one)
-                choice.leave(one)
+            if any(part.has(number, transaction) for part in excluded):
+                choice.leave(transaction)
+            elif self._skip.has(transaction.gtid):
+                self.skipped.append((number, transaction))
+                choice.leave(transaction)
+            elif any(a < transaction.end and transaction.begin < b for a, b in damaged):
+                self._leave_damaged(number, transaction)
+                choice.leave(transaction)
             else:
-                choice.take(one)
+                choice.take(transaction)
         return choice.piece(route.position(number, begin))
 
     def _whole(self, number: int) -> PlanPiece | None:
@@ -179,7 +181,9 @@ class PieceBuilder:
                 hint = max(hint, block.first_offset)
         if hint == begin:
             return begin
-        found = (one.gtid for one in route.transactions(number, hint) if one.gtid)
+        found = (
+            transaction.gtid for transaction in route.transactions(number, hint) if transaction.gtid
+        )
         seen = gathered(found, self._flavour)
         return hint if isinstance(seen, GtidSet) and gtids - done <= seen else begin
 
@@ -187,14 +191,14 @@ class PieceBuilder:
         if self._have is not None and self._request.start.position is None:
             raise without_gtids(self._search, number)
 
-    def _leave_damaged(self, number: int, one: Transaction) -> None:
+    def _leave_damaged(self, number: int, transaction: Transaction) -> None:
         """Refuse a damaged transaction, or leave it out with a warning if that is allowed."""
-        name = self._route.binlogs[number].name
+        position = self._route.position(number, transaction.begin)
         self._search.leave_out(
-            f"{one.gtid or 'a transaction'} at {name}:{one.begin} is damaged: the source already "
+            f"{transaction.gtid or 'a transaction'} at {position} is damaged: the source already "
             "sent it so",
-            f"--to-position {name}:{one.begin} is the last place before it; --allow-gap leaves "
-            "out what is damaged",
+            f"--to-position {position} is the last place before it; --allow-gap leaves out what is "
+            "damaged",
             then="; it is left out",
         )
 
@@ -222,24 +226,24 @@ class _Choice:
         self._left_out: list[tuple[int, int]] = []
         self._left_from: int | None = None
 
-    def take(self, one: Transaction) -> None:
+    def take(self, transaction: Transaction) -> None:
         """Apply it."""
         if self._begin < 0:
-            self._begin = one.begin
+            self._begin = transaction.begin
         elif self._left_from is not None:
-            self._left_out.append((self._left_from, one.begin))
+            self._left_out.append((self._left_from, transaction.begin))
         self._left_from = None
-        self._end = one.end
+        self._end = transaction.end
         self._transactions += 1
-        if one.gtid is not None:
-            self._gtids.add(one.gtid)
-        if self._greatest_us is None or one.commit_us > self._greatest_us:
-            self._greatest_us = one.commit_us
+        if transaction.gtid is not None:
+            self._gtids.add(transaction.gtid)
+        if self._greatest_us is None or transaction.commit_us > self._greatest_us:
+            self._greatest_us = transaction.commit_us
 
-    def leave(self, one: Transaction) -> None:
+    def leave(self, transaction: Transaction) -> None:
         """Do not apply it."""
         if self._left_from is None and self._begin >= 0:
-            self._left_from = one.begin
+            self._left_from = transaction.begin
 
     def piece(self, where: BinlogPosition) -> PlanPiece | None:
         """What was taken, of the binlog that is named; None if nothing was."""

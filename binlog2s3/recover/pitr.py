@@ -528,8 +528,10 @@ class _Recovery:
             backups = [self._backup]
         else:
             ours = {plan.lineage, *plan.lineages}
-            backups = [one for one in look_up(self._catalog).backups if one.lineage in ours]
-        of_source = next((one.settings for one in reversed(backups) if one.settings), ())
+            backups = [
+                backup for backup in look_up(self._catalog).backups if backup.lineage in ours
+            ]
+        of_source = next((backup.settings for backup in reversed(backups) if backup.settings), ())
         if not of_source:
             return
         found = differing(of_source, applied_settings(self._target.server))

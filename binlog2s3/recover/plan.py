@@ -372,11 +372,11 @@ class _Planner:
             "without that statement: SET GLOBAL gtid_slave_pos = '...' with it, at the target",
         )
 
-    def _is_before(self, start: Spot, number: int, one: Transaction) -> bool:
+    def _is_before(self, start: Spot, number: int, transaction: Transaction) -> bool:
         """Whether a transaction of the route comes before the start, so that it is not applied."""
         if self._request.start.position is None and self._stands is not None:
-            return self._stands.part.has(number, one)
-        return (number, one.end) <= (start.number, start.offset)
+            return self._stands.part.has(number, transaction)
+        return (number, transaction.end) <= (start.number, start.offset)
 
     def _is_newest(self, gtid: Gtid) -> bool:
         """Whether the start is just behind this GTID, in its domain; True if that is unknown."""
@@ -466,15 +466,19 @@ class _Planner:
         if self._flavour != "mariadb":
             return
         route, firsts, seconds = self._route, set[str](), dict[str, str]()
-        for number, one in self._pieces.skipped:
-            position = route.position(number, one.begin)
-            phase = route.history.content(position.lineage, position.binlog, one).two_phase
-            if phase is not None and isinstance(phase.name, AlterName) and one.gtid is not None:
-                first = f"{one.gtid.rpartition('-')[0]}-{phase.name.number}"
+        for number, transaction in self._pieces.skipped:
+            position = route.position(number, transaction.begin)
+            phase = route.history.content(position.lineage, position.binlog, transaction).two_phase
+            if (
+                phase is not None
+                and isinstance(phase.name, AlterName)
+                and transaction.gtid is not None
+            ):
+                first = f"{transaction.gtid.rpartition('-')[0]}-{phase.name.number}"
                 if phase.phase == "prepare":
                     firsts.add(first)
                 else:
-                    seconds[first] = one.gtid
+                    seconds[first] = transaction.gtid
         for first in firsts - seconds.keys():
             raise self._search.refused(
                 f"--skip-gtid {first} is only the beginning of an ALTER in two phases, whose end "
@@ -589,7 +593,7 @@ class _Planner:
             begin = stop.offset if number == stop.number else 0
             try:
                 transactions = self._route.transactions(number, begin)
-                new = (one for one in transactions if not is_repeated(one))
+                new = (transaction for transaction in transactions if not is_repeated(transaction))
                 found += [self._shown(number, one) for one in islice(new, _SHOWN - len(found))]
             except Binlog2s3Error as error:
                 self._warnings.append(f"what comes after the stop cannot be read: {error}")
@@ -598,14 +602,17 @@ class _Planner:
                 break
         return found
 
-    def _shown(self, number: int, one: Transaction) -> Shown:
-        position = self._route.position(number, one.begin)
+    def _shown(self, number: int, transaction: Transaction) -> Shown:
+        position = self._route.position(number, transaction.begin)
         try:
-            content = self._route.history.content(position.lineage, position.binlog, one)
+            content = self._route.history.content(position.lineage, position.binlog, transaction)
         except Binlog2s3Error:
             content = Content()
         return Shown(
-            lineage=position.lineage, binlog=position.binlog, transaction=one, content=content
+            lineage=position.lineage,
+            binlog=position.binlog,
+            transaction=transaction,
+            content=content,
         )
 
 
@@ -616,9 +623,12 @@ def _last(
 ) -> list[Transaction]:
     """The last few that are neither repeated nor skipped."""
     found: list[Transaction] = []
-    for one in transactions:
-        if not (is_repeated(one) or (one.gtid is not None and skip.names(one.gtid))):
-            found.append(one)
+    for transaction in transactions:
+        if not (
+            is_repeated(transaction)
+            or (transaction.gtid is not None and skip.names(transaction.gtid))
+        ):
+            found.append(transaction)
         if len(found) > 4 * _SHOWN:
             del found[:-_SHOWN]
     return found[-_SHOWN:]

@@ -219,12 +219,12 @@ def _marked(
         size += len(checked.data)
         last = len(checked.done) - 1
         step = max(1, len(checked.done) // _MARKS)
-        for number, one in enumerate(checked.done):
-            commit_us = one.commit_us
+        for number, transaction in enumerate(checked.done):
+            commit_us = transaction.commit_us
             if number % step == 0 or number == last:
                 reached = min(size if number == last else done, size, most)
-                mark(one.end, reached, transactions + number + 1)
-            done += one.end - one.begin
+                mark(transaction.end, reached, transactions + number + 1)
+            done += transaction.end - transaction.begin
         transactions += len(checked.done)
         yield checked.data
     mark(piece.end, most, of_all)

@@ -371,7 +371,7 @@ def _of_mariadb(server: Server, found: Mapping[str, str], plan: Plan) -> Iterato
                 f"ALTER TABLE mysql.{row['name']} ENGINE=InnoDB",
             )
     begins = plan.begins_behind or MariadbGtidList()
-    lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
+    lists = [piece.gtids for piece in plan.pieces if isinstance(piece.gtids, MariadbGtidList)]
     planned = {(domain, wrote) for one in lists for domain, wrote, _ in one.gtids()}
     is_strict = found.get("gtid_strict_mode", "OFF").upper() in ("ON", "1")
     for domain, wrote, number in MariadbGtidList.parse(found.get("gtid_binlog_pos", "")).gtids():

@@ -226,9 +226,11 @@ def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
     """
     known, is_repeated = route.known(number), route.is_repeated(number, first)
     before = [
-        one.commit_us
-        for one in route.transactions(number)
-        if known.is_credible(one) and one.end <= offset and not is_repeated(one)
+        transaction.commit_us
+        for transaction in route.transactions(number)
+        if known.is_credible(transaction)
+        and transaction.end <= offset
+        and not is_repeated(transaction)
     ]
     earlier = _earlier(route, number)
     if earlier is not None:
@@ -289,7 +291,11 @@ def _last_spot(route: Route, first: int, offset: int) -> Spot | None:
     for number in range(first, last + 1):
         bad = [at for at, end in route.known(number).damaged if number > first or end > offset]
         if bad:
-            ends = (one.end for one in route.transactions(number) if one.end <= min(bad))
+            ends = (
+                transaction.end
+                for transaction in route.transactions(number)
+                if transaction.end <= min(bad)
+            )
             if end := max(ends, default=0):
                 return Spot(number, end)
             return Spot(number - 1, route.end(number - 1)) if number > first else None

@@ -444,7 +444,7 @@ def _position(state: MariadbGtidList | None) -> list[str]:
         return []
     found = []
     for domain in sorted(state.domains()):
-        of_domain = [one for one in state.gtids() if one[0] == domain]
+        of_domain = [gtid for gtid in state.gtids() if gtid[0] == domain]
         newest = state.newest(domain) or max(of_domain, key=lambda one: one[2])
         found.append(gtid_text(newest))
     return found
@@ -453,7 +453,7 @@ def _position(state: MariadbGtidList | None) -> list[str]:
 def _noting(data: Iterator[Checked], last: dict[int, str]) -> Iterator[Checked]:
     """The same data of a MariaDB; `last` gets the last GTID of each domain."""
     for checked in data:
-        for one in checked.done:
-            if one.gtid is not None:
-                last[domain_of(one.gtid)] = one.gtid
+        for transaction in checked.done:
+            if transaction.gtid is not None:
+                last[domain_of(transaction.gtid)] = transaction.gtid
         yield checked

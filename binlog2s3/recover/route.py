@@ -239,10 +239,10 @@ class Route:
         shared = self.shared(number, first)
         before = self.repeated(number)
 
-        def repeated(one: Transaction) -> bool:
-            if one.gtid is None:
-                return one.end <= shared
-            return before is not None and before.has(number, one)
+        def repeated(transaction: Transaction) -> bool:
+            if transaction.gtid is None:
+                return transaction.end <= shared
+            return before is not None and before.has(number, transaction)
 
         return repeated
 
@@ -262,9 +262,9 @@ class Route:
             return known.reached_us
         is_repeated, known = self.is_repeated(number, 0), self.known(number)
         own = (
-            one.commit_us
-            for one in self.transactions(number)
-            if known.is_credible(one) and not is_repeated(one)
+            transaction.commit_us
+            for transaction in self.transactions(number)
+            if known.is_credible(transaction) and not is_repeated(transaction)
         )
         return max(own, default=None)
 
@@ -485,9 +485,9 @@ class Route:
     ) -> Iterator[Transaction]:
         before = self.repeated(number)
         begin = self.near(number, near) if near else 0
-        for one in self.searched(number, WithGtids(frozenset(gtids)), begin):
-            if before is None or not before.has(number, one):
-                yield one
+        for transaction in self.searched(number, WithGtids(frozenset(gtids)), begin):
+            if before is None or not before.has(number, transaction):
+                yield transaction
 
     def near(self, number: int, gtid: str) -> int:
         """Where the last block begins that begins with a lower number of the same server."""
@@ -509,8 +509,8 @@ class _UpTo:
 
     spot: Spot
 
-    def has(self, number: int, one: Transaction) -> bool:
-        return (number, one.end) <= self.spot
+    def has(self, number: int, transaction: Transaction) -> bool:
+        return (number, transaction.end) <= self.spot
 
     def touches(self, number: int, added: Gtids) -> bool:
         return bool(added) and (number, 0) < self.spot
@@ -523,7 +523,9 @@ class _Gathered:
     flavour: Flavour
 
     def __call__(self, transactions: Iterable[Transaction]) -> Gtids:
-        return gathered((one.gtid for one in transactions if one.gtid), self.flavour)
+        return gathered(
+            (transaction.gtid for transaction in transactions if transaction.gtid), self.flavour
+        )
 
 
 def gtids_at(history: Snapshot, lineage: str, name: BinlogName, offset: int) -> Gtids | None:

@@ -98,9 +98,9 @@ class _OwnBinlog:
         """
         assert found.gtid is not None  # noqa: S101 - the caller has seen it
         domain = mariadb_gtid(found.gtid)[0]
-        own = [one for one in self._own if one[0] == domain]
+        own = [gtid for gtid in self._own if gtid[0] == domain]
         before = (
-            {one for one in replicated.gtids() if one[0] == domain}
+            {gtid for gtid in replicated.gtids() if gtid[0] == domain}
             if _is_list(replicated)
             else set()
         )
@@ -118,8 +118,8 @@ class _OwnBinlog:
                     f"SHOW BINLOG EVENTS IN %s LIMIT {_EVENTS}",
                     (name,),
                 )
-                for one, following in pairwise(events):
-                    if str(one["Info"]).rpartition("GTID ")[2].split(" ")[0] == gtid:
+                for event, following in pairwise(events):
+                    if str(event["Info"]).rpartition("GTID ")[2].split(" ")[0] == gtid:
                         return _USE.sub("", str(following["Info"])).strip()
         return None
 
@@ -139,7 +139,7 @@ def _is_statement(found: Next) -> bool:
     """Whether it is a statement that does not commit together with the target's position."""
     content = found.content
     is_xa = content.two_phase is not None and not content.two_phase.is_alter
-    if is_xa or any(one.kind in ROW_KINDS for one in content.changes):
+    if is_xa or any(change.kind in ROW_KINDS for change in content.changes):
         return False
     if content.lost or len(found.statements) != 1:
         return content.lost

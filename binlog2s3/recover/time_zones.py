@@ -329,15 +329,19 @@ def _looked_at(piece: PlanPiece, data: Iterator[Checked]) -> Iterator[tuple[Chec
     for checked in data:
         begin, hit = 0, None
         view = memoryview(checked.data)
-        for number, one in enumerate([*checked.done, None]):
-            until = len(view) if one is None else begin + _size(piece, at, one.end)
+        for number, transaction in enumerate([*checked.done, None]):
+            until = len(view) if transaction is None else begin + _size(piece, at, transaction.end)
             reader.feed(view[begin:until])
             if reader.found:
                 hit = hit or _Hit(
-                    begin=begin, number=number, offset=at, transaction=one, statement=reader.found
+                    begin=begin,
+                    number=number,
+                    offset=at,
+                    transaction=transaction,
+                    statement=reader.found,
                 )
                 reader.found = ""
-            begin, at = until, at if one is None else one.end
+            begin, at = until, at if transaction is None else transaction.end
         yield checked, hit
 
 

@@ -365,7 +365,7 @@ class _Restore:
 
     def _wanted(self, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
         """The events that the roll-forward has disabled, with their status on the source."""
-        before = {one.key for one in self._marker.events if one.status == "replica"}
+        before = {event.key for event in self._marker.events if event.status == "replica"}
         if not any(one.status == "replica" and one.key not in before for one in now):
             return ()
         try:

@@ -419,8 +419,10 @@ class Engine:
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
             ids = {
-                (one.lineage, str(one.binlog)): snapshot.known(one.lineage, one.binlog).server_id
-                for one in plan.pieces
+                (piece.lineage, str(piece.binlog)): snapshot.known(
+                    piece.lineage, piece.binlog
+                ).server_id
+                for piece in plan.pieces
             }
         concurrency = self._config.s3.concurrency
         with closing(stream_of(snapshot, plan.pieces, concurrency=concurrency)) as stream:
@@ -480,7 +482,10 @@ def is_position_sure(backup: Backup, history: Snapshot) -> bool:
 def _tz(plan: Plan, history: Snapshot) -> str | None:
     """The value of TZ for the private server, so that its system time zone is the source's."""
     binlogs = {piece.binlog_id for piece in plan.pieces}
-    found = {history.time_zone(*one) for one in {*binlogs, (plan.stop.lineage, plan.stop.binlog)}}
+    found = {
+        history.time_zone(*binlog_id)
+        for binlog_id in {*binlogs, (plan.stop.lineage, plan.stop.binlog)}
+    }
     known = [zone for zone in found if zone is not None]
     tz = tz_of(known) if known else None
     if known and tz is None:

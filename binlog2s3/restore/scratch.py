@@ -331,9 +331,9 @@ class ScratchServer:
             name, _, value = line.partition(" ")
             if name == "lc-messages-dir":
                 folder = Path(value.strip())
-                for one in (folder, folder.parent, *Path("/usr/share").glob("m[ya]*")):
-                    if (one / "fill_help_tables.sql").is_file():
-                        return one
+                for path in (folder, folder.parent, *Path("/usr/share").glob("m[ya]*")):
+                    if (path / "fill_help_tables.sql").is_file():
+                        return path
         raise RecoveryError(
             f"the system table scripts of {self._program} are not found",
             hint="install the server's package completely, or let the restore command fill the "

@@ -61,7 +61,7 @@ def differing(source: Sequence[str], target: Sequence[str]) -> dict[str, tuple[s
 
 
 def _told(settings: Sequence[str]) -> Iterator[tuple[str, str]]:
-    pairs = (one.partition("=") for one in settings)
+    pairs = (setting.partition("=") for setting in settings)
     return _usable({name: value for name, _, value in pairs})
 
 

@@ -126,7 +126,9 @@ class BackupProgram:
     @property
     def has_history(self) -> bool:
         """Whether a mariadb-dump is to write the history of system-versioned tables."""
-        return [_HISTORY[one] for one in self.arguments if one in _HISTORY][-1:] == [True]
+        return [_HISTORY[argument] for argument in self.arguments if argument in _HISTORY][-1:] == [
+            True
+        ]
 
 
 def program_of(
@@ -184,7 +186,7 @@ def command_of(words: Sequence[str], login: Login | None, flavour: Flavour) -> B
             f"{words[0]} is not an executable program", hint="check --command; it needs no shell"
         )
     program = Tool(path=path, flavour=flavour, version="unknown", connection_server_id=False)
-    if login is not None and any(DEFAULTS_FILE in one for one in words):
+    if login is not None and any(DEFAULTS_FILE in word for word in words):
         refuse_unguarded(program, login)
     return BackupProgram(
         name=Path(path).name,
@@ -225,7 +227,7 @@ class RunningBackup:
         arguments = [*program.arguments]
         if program.temporary:
             arguments.append(f"--target-dir={directory}")
-        own = any(DEFAULTS_FILE in one for one in arguments)
+        own = any(DEFAULTS_FILE in argument for argument in arguments)
         if own and program.login is None:
             raise SourceError(
                 f"the command has {DEFAULTS_FILE}, and no login is given",
@@ -241,7 +243,7 @@ class RunningBackup:
                     login_file(program.tool, program.login, plugins, program.group)
                 )
                 file = f"/dev/fd/{descriptors[0]}"
-                arguments = [one.replace(DEFAULTS_FILE, file) for one in arguments]
+                arguments = [argument.replace(DEFAULTS_FILE, file) for argument in arguments]
             added = {}
             if program.tool is not None and program.login is not None:
                 added = clear_text(program.tool, program.login)

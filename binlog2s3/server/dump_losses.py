@@ -196,7 +196,7 @@ def _rows(server: Server, statement: str) -> Rows:
 def left_out(databases: Rows, in_sys: Rows, flavour: Flavour) -> Iterator[Loss]:
     """Databases, and tables in `sys`, that no dump has."""
     names = [text_of(row["db"]) for row in databases]
-    lost = [one for one in names if one.lower() in _LEFT_OUT and one not in _LEFT_OUT]
+    lost = [name for name in names if name.lower() in _LEFT_OUT and name not in _LEFT_OUT]
     if lost:
         yield Loss(
             f"the dump program leaves out the database {_some(lost)}: it takes that for the "
@@ -205,7 +205,9 @@ def left_out(databases: Rows, in_sys: Rows, flavour: Flavour) -> Iterator[Loss]:
             refused=True,
         )
     tables = [(text_of(row["db"]), text_of(row["tab"])) for row in in_sys]
-    mine = [table_name(*one) for one in tables if one[0] == "sys" and one[1] not in _SYS_TABLES]
+    mine = [
+        table_name(*table) for table in tables if table[0] == "sys" and table[1] not in _SYS_TABLES
+    ]
     if mine:
         yield Loss(
             f"the dump program leaves out the database sys, and in it your table {_some(mine)}",

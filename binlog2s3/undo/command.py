@@ -202,7 +202,7 @@ class _Undo:
 
     def _check_lineage(self, snapshot: Snapshot, facts: ServerFacts) -> None:
         snapshot.refuse_nothing(self._config.s3.url)
-        current = next(one for one in snapshot.lineages if one.id == snapshot.current)
+        current = next(lineage for lineage in snapshot.lineages if lineage.id == snapshot.current)
         if current.server_uuid != facts.uuid:
             raise RecoveryError(
                 f"{self._server.address} is not the server that is streamed: its id is "
@@ -235,8 +235,10 @@ class _Undo:
 
     def _definitions(self, changes: Changes, facts: ServerFacts) -> dict[int, Definition]:
         return {
-            one.number: definition_of(self._server, facts.flavour, one, changes.kinds(one.name))
-            for one in changes.tables
+            table.number: definition_of(
+                self._server, facts.flavour, table, changes.kinds(table.name)
+            )
+            for table in changes.tables
         }
 
     # Doing it
@@ -384,7 +386,7 @@ def _explained(error: ConflictError, culprits: Culprits) -> RecoveryError:
     if error.undone or culprits.undo:
         return _undone_already(culprits.undo)
     by_row = {row: f", by {name}" for row, name in culprits.by_row.items()}
-    shown = "; ".join(f"{one}{by_row.get(one.row, '')}" for one in error.conflicts)
+    shown = "; ".join(f"{conflict}{by_row.get(conflict.row, '')}" for conflict in error.conflicts)
     hint = "--skip-conflicts leaves rows out that were changed since, and undoes the others"
     if not shown:  # the server refuses the change: without some of the rows it would, too
         hint = (

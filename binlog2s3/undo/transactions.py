@@ -281,7 +281,7 @@ class Later:
     ) -> Generator[Hit, None, None]:
         """What came after the first one and may have made such changes, in its order."""
         first = self._hits[0]
-        tables = {(one.body.database, one.body.table) for one in self._changes.tables}
+        tables = {(table.body.database, table.body.table) for table in self._changes.tables}
         wanted = Criteria(tables=Tables(tuple(tables)), kinds=kinds, dropped_keys=dropped_keys)
         query = SearchQuery(wanted=wanted, since=(first.lineage, first.binlog), order="oldest")
         for hit in self._source.searched(self._snapshot, query):
@@ -312,7 +312,7 @@ class Later:
 
     def culprits(self, conflicts: Sequence[Conflict]) -> Culprits:
         """The last transactions that changed rows of a conflict; as far as they are found."""
-        wanted = {one.row for one in conflicts if one.why != "there again"}
+        wanted = {conflict.row for conflict in conflicts if conflict.why != "there again"}
         found, undoing = Culprits(), _Undoing(self._changes, self._source.wanted)
         with suppress(ArchiveError):
             for hit, read in self._after():
@@ -364,11 +364,11 @@ class _Undoing:
     def may_be(self, hit: Hit) -> bool:
         """Whether a transaction has as many rows of each kind as what it may be."""
         counts = Counter[tuple[str, ChangeKind]]()
-        for one in hit.content.changes:
-            if one.rows is None or not one.table:
+        for change in hit.content.changes:
+            if change.rows is None or not change.table:
                 return True
-            if self._wanted is None or self._wanted.has(one.table):
-                counts[one.table, one.kind] += one.rows
+            if self._wanted is None or self._wanted.has(change.table):
+                counts[change.table, change.kind] += change.rows
         return hit.content.lost or any(dict(counts) == one for one in self._counts)
 
     def take(self, hit: Hit, later: Changes | None) -> None:
@@ -378,10 +378,10 @@ class _Undoing:
             self.by = name_of(hit) if now == self._undo else ""
 
 
-def _is_before(one: Hit, other: Hit) -> bool:
+def _is_before(hit: Hit, other: Hit) -> bool:
     """Whether a transaction is in the same binlog, before another one."""
-    is_same = (one.lineage, one.binlog) == (other.lineage, other.binlog)
-    return is_same and one.transaction.begin < other.transaction.begin
+    is_same = (hit.lineage, hit.binlog) == (other.lineage, other.binlog)
+    return is_same and hit.transaction.begin < other.transaction.begin
 
 
 def _the_one_at(at: FilePosition, hits: Sequence[Hit]) -> Hit:
