@@ -90,12 +90,12 @@ def failed_transaction(
     first = next_transaction(pieces, reached, transactions)
     if first is None:
         return None
-    piece, one = first
+    piece, transaction = first
     at = failure.position
     if at is not None:
         where = at.binlog_id == piece.binlog_id
-        return one if where and one.begin < at.offset <= one.end else None
-    return one if one_by_one and failure.text.startswith(_IN_A_TRANSACTION) else None
+        return transaction if where and transaction.begin < at.offset <= transaction.end else None
+    return transaction if one_by_one and failure.text.startswith(_IN_A_TRANSACTION) else None
 
 
 def next_transaction(

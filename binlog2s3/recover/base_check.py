@@ -106,7 +106,9 @@ def by_dump(
         fleeting = _in_memory(server) & wanted.keys()
         looked = {table: it for table, it in wanted.items() if table not in fleeting}
         missing = list(islice(_lacks(server, looked), _MOST_LACKS))
-        missing += _older(server, {one: n for one, n in content.numbers.items() if one in wanted})
+        missing += _older(
+            server, {table: n for table, n in content.numbers.items() if table in wanted}
+        )
         has = _accounts(server) if accounts is not None else None
     except SourceError as error:
         if not error.needs_privilege:

@@ -84,7 +84,7 @@ class Branches:
         for lineage in self._history.lineages:
             names = reversed(self._history.names(lineage.id))
             there = (self._known(lineage.id, name) for name in names)
-            last = next((one for one in there if one is not None), None)
+            last = next((facts for facts in there if facts is not None), None)
             if last is None:
                 continue
             if self._end_on_route(lineage.id, last.name, last.size) != last.size:
@@ -128,7 +128,8 @@ class Branches:
                     lineage.id,
                     (
                         f"lineage {lineage.id}, which is left out{_from(line_part)}, has "
-                        f"transactions up to {iso_text(later)}: later than all in lineage {self._route.tip.id}"
+                        f"transactions up to {iso_text(later)}: later than all in lineage "
+                        f"{self._route.tip.id}"
                     ),
                 )
 

@@ -79,9 +79,9 @@ class State:
         """Its filters, without one of exactly these tables."""
         ours = {filter_name(*table) for table in tables}
         return tuple(
-            one
-            for one in self.filters
-            if not one.startswith(DO_TABLE) or set(one.removeprefix(DO_TABLE).split(",")) != ours
+            text
+            for text in self.filters
+            if not text.startswith(DO_TABLE) or set(text.removeprefix(DO_TABLE).split(",")) != ours
         )
 
     @property
@@ -298,7 +298,7 @@ class MysqlChannel(Channel):
             (CHANNEL, CHANNEL),
         )
         found += [BinlogPosition.served(text_of(row["name"]), int(row["at"])) for row in rows]
-        positions = [one for one in found if one is not None]
+        positions = [position for position in found if position is not None]
         line_parts = {lineage: number for number, lineage in enumerate(order)}
         # a lineage that is not known comes last: no plan begins there
         return max(
@@ -391,7 +391,7 @@ class MariadbChannel(Channel):
     def remove(self) -> None:
         """See `Channel`. Its filter would stay in the server, for the next one of this name."""
         state = self.state()
-        if state is not None and any(one.startswith(DO_TABLE) for one in state.filters):
+        if state is not None and any(text.startswith(DO_TABLE) for text in state.filters):
             self._filter("")
         self._server.rows(f"RESET SLAVE '{CHANNEL}' ALL")
 
@@ -415,7 +415,7 @@ class MariadbChannel(Channel):
     def keeps_order(self, plan: Plan) -> bool:
         """See `Channel`: only within a domain; transactions of two may depend on each other."""
         lists = [piece.gtids for piece in plan.pieces if isinstance(piece.gtids, MariadbGtidList)]
-        return len({domain for one in lists for domain, _, _ in one.gtids()}) <= 1
+        return len({domain for gtids in lists for domain, _, _ in gtids.gtids()}) <= 1
 
     def is_busy(self) -> bool:
         return _has_thread(

@@ -259,8 +259,8 @@ def _rows_of(statement: bytes) -> Sequence[tuple[str | None, str | None]]:
     columns = _COLUMNS.match(statement)
     if columns is not None:
         names = [
-            one.strip(b' `"').decode(errors="replace").lower()
-            for one in columns["names"].split(b",")
+            column.strip(b' `"').decode(errors="replace").lower()
+            for column in columns["names"].split(b",")
         ]
         if not {"host", "user"} <= set(names):
             return [(None, None)]

@@ -104,7 +104,7 @@ class Statuses:
     """The status of each event on the source, from those of the base backup on."""
 
     def __init__(self, before: Iterable[Event]) -> None:
-        self._known: dict[Name, Status] = {one.key: one.status for one in before}
+        self._known: dict[Name, Status] = {event.key: event.status for event in before}
         self._is_lost = False
 
     def of(self, event: Event) -> Status:
@@ -128,7 +128,9 @@ class Statuses:
         """Take in one statement; not `is_own`: the source, as a replica, had received it."""
         if statement.word == "DROP" and statement.tables[0].endswith(".*"):
             gone = statement.tables[0]
-            self._known = {k: one for k, one in self._known.items() if database_name(k[0]) != gone}
+            self._known = {
+                k: status for k, status in self._known.items() if database_name(k[0]) != gone
+            }
             return
         if statement.word not in ("CREATE", "ALTER", "DROP"):
             return

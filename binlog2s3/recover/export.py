@@ -96,7 +96,7 @@ def to_directory(
             size, crc64 = inner[piece.lineage].write(_binlog_of(piece), parts)
             written.append(WrittenFile.of(piece, size, crc64))
             files.append(name)
-        if tuple(one.piece(plan.flavour) for one in written) != plan.pieces:
+        if tuple(file.piece(plan.flavour) for file in written) != plan.pieces:
             raise RecoveryError("the binlogs that were written are not those of the plan")
         if statements := _to_commit_empty(plan, about):
             top.write(SKIPPED, statements)

@@ -157,8 +157,8 @@ class Search:
         is_chosen = self.request.is_chosen and bool(self.request.lineage)
         if len(found) > 1 or (elsewhere and not is_chosen):
             more = "" if option == "--lineage" else "--lineage {0} "
-            named = [f"{option} {one}" for one in here]
-            named += [f"{more}{option} {{0}}".format(one) for one in elsewhere]
+            named = [f"{option} {id_}" for id_ in here]
+            named += [f"{more}{option} {{0}}".format(id_) for id_ in elsewhere]
             raise self.refused(
                 f"{name}:{offset} is in several histories: {', '.join([*here, *elsewhere])}",
                 f"choose one: {', or '.join(named)}",
@@ -189,19 +189,19 @@ class Search:
         elsewhere = self.branches.with_position(name, offset, is_here=bool(found))
         if lineage is not None:
             found = [n for n in found if self.route.lineage(n) == lineage]
-            elsewhere = [one for one in elsewhere if one == lineage]
+            elsewhere = [id_ for id_ in elsewhere if id_ == lineage]
         if server:
             there = [self.route.lineage(n) for n in found] + elsewhere
             found = [n for n in found if self._wrote(server, self.route.lineage(n))]
-            elsewhere = [one for one in elsewhere if self._wrote(server, one)]
+            elsewhere = [id_ for id_ in elsewhere if self._wrote(server, id_)]
             if not found and not elsewhere:
                 raise self._of_another(name, offset, server, there)
         if len(found) + len(elsewhere) > 1:
             ids = [self.route.lineage(n) for n in found]
-            fit = {one for one in (*ids, *elsewhere) if self._fits(one, name, offset)}
+            fit = {id_ for id_ in (*ids, *elsewhere) if self._fits(id_, name, offset)}
             if fit:
                 found = [n for n in found if self.route.lineage(n) in fit]
-                elsewhere = [one for one in elsewhere if one in fit]
+                elsewhere = [id_ for id_ in elsewhere if id_ in fit]
         return found, elsewhere
 
     def _fits(self, lineage: str, name: BinlogName, offset: int) -> bool:
@@ -298,7 +298,9 @@ class Search:
         if not found:
             raise self._no_gtid(gtid, wanted)
         if len(found) > 1:
-            positions = [str(self.route.position(number, one.begin)) for number, one in found]
+            positions = [
+                str(self.route.position(number, transaction.begin)) for number, transaction in found
+            ]
             raise self.refused(
                 f"{gtid} is at {len(found)} places of this history: {', '.join(positions[:4])}",
                 "name the place: --to-position",
@@ -404,11 +406,11 @@ class _TimeSearch:
         while number < len(route):
             upto = route.later_hint(number, goal.at_us) + 1
             route.load(number, upto)
-            for one in range(number, upto):
-                if self._may_be_later(one) and (found := self._first_later(one)) is not None:
+            for binlog in range(number, upto):
+                if self._may_be_later(binlog) and (found := self._first_later(binlog)) is not None:
                     self._check_credible(is_reached=True)
-                    self._check_after(one, found)
-                    return Spot(one, found.begin)
+                    self._check_after(binlog, found)
+                    return Spot(binlog, found.begin)
             number = upto
         covered = self._search.covered_us()
         self._check_credible(is_reached=covered is not None and covered >= goal.at_us)
@@ -512,10 +514,10 @@ class _TimeSearch:
         goal = self._goal.text
         lie = ""
         if self._lie is not None:
-            number, one = self._lie
+            number, transaction = self._lie
             known = self._route.known(number)
             by = "" if known.received_us is None else f", by {iso_text(known.received_us)}"
-            lie = f"{self._named(number, one)} was received before that time{by}"
+            lie = f"{self._named(number, transaction)} was received before that time{by}"
         if not is_reached:
             why, hint = lie or self._passed, "--latest takes all that there is"
             raise self._search.refused(

@@ -83,5 +83,9 @@ class Holes:
         if isinstance(piece.gtids, GtidSet):
             return ExactGtids(piece.gtids)
         inside = self._route.transactions(number, piece.begin, piece.end)
-        taken = (one.gtid for one in inside if one.gtid is not None and piece.applies(one))
+        taken = (
+            transaction.gtid
+            for transaction in inside
+            if transaction.gtid is not None and piece.applies(transaction)
+        )
         return ExactGtids.of(taken, self._route.flavour)

@@ -197,7 +197,7 @@ class Notes:
         A run that was killed while it wrote its own has left the one before, and one without a row.
         """
         kept = [note.database for note in sorted(self._all(), key=lambda note: note.number)]
-        for database in (*(one for one in self._without_row() if one not in kept), *kept):
+        for database in (*(name for name in self._without_row() if name not in kept), *kept):
             if database != but:
                 self._unlogged(f"DROP DATABASE {database}")
 
@@ -250,7 +250,7 @@ class Notes:
 
     def _kept(self) -> Note | None:
         """The newest one that was made on this server. A run that was killed may leave two."""
-        return max(self._all(), key=lambda one: one.number, default=None)
+        return max(self._all(), key=lambda note: note.number, default=None)
 
     def _all(self) -> list[Note]:
         """Those that were made on this server."""
@@ -346,6 +346,6 @@ def _names(only_tables: str) -> frozenset[str] | None:
         found = json.loads(only_tables or "null")
     except (ValueError, RecursionError):
         return None
-    if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+    if isinstance(found, list) and found and all(isinstance(name, str) for name in found):
         return frozenset(found)
     return None

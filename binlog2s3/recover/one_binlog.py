@@ -63,7 +63,7 @@ class _Pass:
                 if self._passes_over(damage):
                     begin = reading.size
                     continue
-                self.damaged = [one for one in scanner.damaged if one[1] <= damage.offset] + [
+                self.damaged = [span for span in scanner.damaged if span[1] <= damage.offset] + [
                     (damage.offset, self._size)
                 ]
                 for block in self._readable.blocks(reading.digest.size, self._size):

@@ -445,7 +445,7 @@ class OnlyTables:
             together = {text, *(_others(made)[0] if made is not None else ())}
             if _folded(together) & ours:
                 missing |= dict.fromkeys(
-                    one for one in sorted(together) if one.casefold() not in ours
+                    name for name in sorted(together) if name.casefold() not in ours
                 )
         self._refuse_without(
             list(missing),

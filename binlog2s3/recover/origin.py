@@ -75,10 +75,10 @@ def meeting(line: Line, other: Line) -> Meeting:
     return Meeting(line_part=-1, gtids=empty(flavour), goes_on=False)
 
 
-def _shared(one: LinePart, other: LinePart, flavour: Flavour) -> Gtids:
+def _shared(ours: LinePart, other: LinePart, flavour: Flavour) -> Gtids:
     """What was executed at the end of the shorter of two parts of one lineage."""
     found = [
-        _gtids(line_part.cut, flavour) for line_part in (one, other) if line_part.cut is not None
+        _gtids(line_part.cut, flavour) for line_part in (ours, other) if line_part.cut is not None
     ]
     return intersection(found[0], found[-1]) if found else empty(flavour)
 
@@ -103,9 +103,9 @@ def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:
     """The newest lineage whose history has the part of this one that the line does not have."""
     if any(line_part.lineage.id == lineage for line_part in line.parts):
         return lineage
-    for one in reversed(lineages):
-        if any(line_part.lineage.id == lineage for line_part in line_of(lineages, one.id).parts):
-            return one.id
+    for newer in reversed(lineages):
+        if any(line_part.lineage.id == lineage for line_part in line_of(lineages, newer.id).parts):
+            return newer.id
     return lineage
 
 
@@ -270,7 +270,7 @@ def innodb_lacks(base: Base, history: Snapshot) -> str:
         return ""
     if has > position:
         return f"its InnoDB data go on to {has}, behind its position"
-    candidates = lineages_of(base, history) or [one.id for one in history.lineages]
+    candidates = lineages_of(base, history) or [known.id for known in history.lineages]
     lacks = [_engine_commits(history, lineage, has, position) for lineage in candidates]
     if not any(lacks) or 0 in lacks:
         return ""
@@ -383,7 +383,7 @@ def outside(route: Route, start: int) -> Gtids:
 def _is_behind(route: Route, number: int, start: Start) -> bool:
     """Whether a base backup is known to be of the history from this binlog on."""
     base, line_part = start.base, route.binlogs[number].line_part
-    behind = {one.lineage.id for one in route.line.parts[line_part:]}
+    behind = {later.lineage.id for later in route.line.parts[line_part:]}
     if start.lineage is not None and start.lineage not in behind:
         return False
     if start.position is not None:
@@ -588,7 +588,7 @@ class Origin:
         origins = self._origins()
         if origins:
             self._check_on_line(origins)
-        if origins and all(met.is_behind(self._line, one) for one in origins):
+        if origins and all(met.is_behind(self._line, id_) for id_ in origins):
             return True
         if origins == {lineage}:
             raise self._search.refused(
@@ -633,7 +633,9 @@ class Origin:
         )
 
     def _ambiguous(self, twice: str, lineage: str, ours: str) -> RecoveryError:
-        begins = {one.id: moment_text(one.first_binlog_time) for one in self._history.lineages}
+        begins = {
+            known.id: moment_text(known.first_binlog_time) for known in self._history.lineages
+        }
         other = tip_of(self._history.lineages, lineage, self._line)
         return self._search.refused(
             f"{gtids_text(twice)} are GTIDs of two different histories, this one and {lineage}: "

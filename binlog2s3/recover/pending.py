@@ -54,14 +54,14 @@ def pending_at(
     open_before: dict[Xid | AlterName | None, None] = {}
     looked_at = [(before, before.begin)] if before is not None else []
     for piece, begin in (*looked_at, *_last(plan.pieces, most)):
-        for one, phase in snapshot.phases(piece.lineage, piece.binlog, begin, piece.end):
+        for transaction, phase in snapshot.phases(piece.lineage, piece.binlog, begin, piece.end):
             has_some = True
-            if not piece.applies(one):
+            if not piece.applies(transaction):
                 continue
             found.pop(phase.name, None)
             open_before.pop(phase.name, None)
             if phase.phase == "prepare":
-                found[phase.name] = piece, one
+                found[phase.name] = piece, transaction
                 if piece is before:
                     open_before[phase.name] = None
                 if len(found) > _MOST:
@@ -71,10 +71,10 @@ def pending_at(
         Shown(
             lineage=piece.lineage,
             binlog=piece.binlog,
-            transaction=one,
-            content=snapshot.content(piece.lineage, piece.binlog, one),
+            transaction=transaction,
+            content=snapshot.content(piece.lineage, piece.binlog, transaction),
         )
-        for piece, one in found.values()
+        for piece, transaction in found.values()
         if not (is_long and piece is before)  # it may have ended in the rest of the plan
     )
     return Pending(
@@ -137,7 +137,7 @@ class PreparedBefore(Watcher):
                     "RECOVER); a dump that was made meanwhile does not have such rows"
                 )
             return
-        phases = (one.content.two_phase for one in pending)
+        phases = (shown.content.two_phase for shown in pending)
         shown = (
             phase.name for phase in phases if phase is not None and isinstance(phase.name, Xid)
         )

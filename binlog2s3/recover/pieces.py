@@ -304,7 +304,7 @@ class Skip:
         repeats it.
         """
         counts = Counter(self._found) if self._named.mariadb else Counter[str]()
-        return tuple(one for one, count in counts.items() if count > 1)
+        return tuple(gtid for gtid, count in counts.items() if count > 1)
 
     def not_found(self) -> str:
         """Those that were named and not found, as text."""

@@ -428,10 +428,10 @@ class _Recovery:
         first = next_transaction(plan.pieces, plan.begin, snapshot.transactions)
         if first is None:
             return start, plan
-        piece, one = first
+        piece, transaction = first
         statements: list[Statement] = []
-        content = snapshot.content(piece.lineage, piece.binlog, one, statements.append)
-        gtids = self._apply.standing.after(Next(one.gtid, content, tuple(statements)))
+        content = snapshot.content(piece.lineage, piece.binlog, transaction, statements.append)
+        gtids = self._apply.standing.after(Next(transaction.gtid, content, tuple(statements)))
         if gtids is None:
             return start, plan
         start = replace(start, gtids=gtids)
@@ -460,7 +460,7 @@ class _Recovery:
         binlogs = {piece.binlog_id for piece in plan.pieces}
         ids = {snapshot.known(lineage, name).server_id for lineage, name in binlogs}
         try:
-            self._apply.check(plan, [one for one in ids if one is not None])
+            self._apply.check(plan, [server_id for server_id in ids if server_id is not None])
             if not self._still_applies:
                 self._apply.standing.check(
                     plan, start, allow_non_transactional=self._config.allow_non_transactional

@@ -145,7 +145,7 @@ class _Planner:
             warnings=tuple(dict.fromkeys(self._warnings)),
             others=tuple(self._search.branches.lineages()),
             newer=newer,
-            disorder=tuple(self._shown(*one) for one in self._search.disorder[:_SHOWN]),
+            disorder=tuple(self._shown(*found) for found in self._search.disorder[:_SHOWN]),
         )
 
     # Where it begins, and where the history ends
@@ -345,7 +345,7 @@ class _Planner:
             except ArchiveError as error:
                 self._warnings.append(f"it is unknown where the target's {text} is: {error}")
                 continue
-            if found and not any(self._is_before(start, *one) for one in found):
+            if found and not any(self._is_before(start, *transaction) for transaction in found):
                 raise self._search.refused(
                     f"the target has replicated {text} (gtid_slave_pos), which comes after the "
                     "place where this run begins: it would be applied a second time",
@@ -488,7 +488,7 @@ class _Planner:
             )
         for first in seconds.keys() - firsts:
             begun = transactions_with(route, mariadb_gtid(first))
-            if any(not self._is_before(start, *one) for one in begun):
+            if any(not self._is_before(start, *transaction) for transaction in begun):
                 raise self._search.refused(
                     f"--skip-gtid {seconds[first]} is only the end of an ALTER in two phases, and "
                     f"a replica that has its beginning waits for it",
@@ -578,7 +578,7 @@ class _Planner:
             for begin in reversed([at for at in begins if limit is None or at < limit]):
                 transactions = self._route.transactions(number, begin, limit)
                 last = _last(transactions, is_repeated, self._skip)
-                found = [self._shown(number, one) for one in last] + found
+                found = [self._shown(number, transaction) for transaction in last] + found
                 limit = begin
                 if len(found) >= _SHOWN:
                     return found[-_SHOWN:]
@@ -594,7 +594,10 @@ class _Planner:
             try:
                 transactions = self._route.transactions(number, begin)
                 new = (transaction for transaction in transactions if not is_repeated(transaction))
-                found += [self._shown(number, one) for one in islice(new, _SHOWN - len(found))]
+                found += [
+                    self._shown(number, transaction)
+                    for transaction in islice(new, _SHOWN - len(found))
+                ]
             except Binlog2s3Error as error:
                 self._warnings.append(f"what comes after the stop cannot be read: {error}")
                 return found

@@ -64,8 +64,8 @@ class Window:
             last = max(
                 (
                     n
-                    for n, one in enumerate(self._marks)
-                    if one.name == name and one.position <= position
+                    for n, mark in enumerate(self._marks)
+                    if mark.name == name and mark.position <= position
                 ),
                 default=-1,
             )

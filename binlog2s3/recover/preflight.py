@@ -319,7 +319,7 @@ def _in_gtids(
     facts: TargetFacts, found: Mapping[str, str], plan: Plan
 ) -> Iterator[tuple[str, str]]:
     sets = [piece.gtids for piece in plan.pieces if isinstance(piece.gtids, GtidSet)]
-    anonymous = plan.transactions - sum(one.count for one in sets)
+    anonymous = plan.transactions - sum(gtids.count for gtids in sets)
     mode = found.get("gtid_mode", "OFF").upper()
     if anonymous and mode == "ON":
         yield (
@@ -334,7 +334,7 @@ def _in_gtids(
             "gtid_mode is OFF there, and the transactions have GTIDs",
             "SET GLOBAL gtid_mode = OFF_PERMISSIVE",
         )
-    is_tagged = any(tag for one in sets for _, tag, _ in one.runs())
+    is_tagged = any(tag for gtids in sets for _, tag, _ in gtids.runs())
     if is_tagged and not facts.release.reads_tags:
         yield (
             f"it is of version {facts.version}, which cannot read GTIDs with tags",
@@ -372,7 +372,7 @@ def _of_mariadb(server: Server, found: Mapping[str, str], plan: Plan) -> Iterato
             )
     begins = plan.begins_behind or MariadbGtidList()
     lists = [piece.gtids for piece in plan.pieces if isinstance(piece.gtids, MariadbGtidList)]
-    planned = {(domain, wrote) for one in lists for domain, wrote, _ in one.gtids()}
+    planned = {(domain, wrote) for gtids in lists for domain, wrote, _ in gtids.gtids()}
     is_strict = found.get("gtid_strict_mode", "OFF").upper() in ("ON", "1")
     for domain, wrote, number in MariadbGtidList.parse(found.get("gtid_binlog_pos", "")).gtids():
         if number <= begins.greatest(domain):
@@ -388,7 +388,7 @@ def _of_mariadb(server: Server, found: Mapping[str, str], plan: Plan) -> Iterato
                     "MASTER before the backup is restored)"
                 ),
             )
-        elif is_strict and any(domain == one for one, _ in planned):
+        elif is_strict and any(domain == other for other, _ in planned):
             yield (
                 (
                     "gtid_strict_mode is ON there, and its own binary log ends with "

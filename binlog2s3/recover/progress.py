@@ -47,7 +47,7 @@ class Throughput:
         if not self.seen or self.seen[-1][0] - self.seen[0][0] < _STEADY_SECONDS:
             return 0.0, 0.0
         first, last = self.seen[0], self.seen[-1]
-        middle = min(self.seen, key=lambda one: abs(one[0] - (first[0] + last[0]) / 2))
+        middle = min(self.seen, key=lambda report: abs(report[0] - (first[0] + last[0]) / 2))
         if middle in (first, last):
             return 0.0, 0.0
         size, count = (

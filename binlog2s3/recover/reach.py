@@ -57,7 +57,10 @@ def reaches_of(start: Start, history: Snapshot) -> list[BackupReach]:
         _refuse_other_position(start, history)
     except RecoveryError as error:
         return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
-    tips = [current, *(one.id for one in reversed(history.lineages) if one.id != current)]
+    tips = [
+        current,
+        *(lineage.id for lineage in reversed(history.lineages) if lineage.id != current),
+    ]
     found, refused, there = list[BackupReach](), list[BackupReach](), {*tips}
     for tip in tips:
         if tip not in there:
@@ -69,8 +72,10 @@ def reaches_of(start: Start, history: Snapshot) -> list[BackupReach]:
             continue
         found.append(reach)
         there &= {lineage for lineage, _ in Branches(Route(history, reach.lineage)).outside()}
-    unknown = next((one.unknown for one in (*found, *refused) if one.unknown is not None), None)
-    return [replace(one, unknown=unknown) for one in found or refused[:1]]
+    unknown = next(
+        (reach.unknown for reach in (*found, *refused) if reach.unknown is not None), None
+    )
+    return [replace(reach, unknown=unknown) for reach in found or refused[:1]]
 
 
 def reach_of(start: Start, history: Snapshot) -> BackupReach:
@@ -169,7 +174,7 @@ def choose(
             refusals[backup.id] = error
     nearest = backups[-1]
     if isinstance(request.goal, ToTime):
-        before = [one for one in backups if us_of(one.taken_at) <= request.goal.at_us]
+        before = [other for other in backups if us_of(other.taken_at) <= request.goal.at_us]
         nearest = before[-1] if before else backups[0]
     return nearest, refusals[nearest.id]
 
@@ -247,8 +252,8 @@ def _earlier(route: Route, number: int) -> int | None:
 def _number(route: Route, position: BinlogPosition) -> int:
     return next(
         number
-        for number, one in enumerate(route.binlogs)
-        if (route.lineage(number), one.name) == (position.lineage, position.binlog)
+        for number, line_binlog in enumerate(route.binlogs)
+        if (route.lineage(number), line_binlog.name) == (position.lineage, position.binlog)
     )
 
 

@@ -82,11 +82,11 @@ class Replaced(Watcher):
                 "CASCADE or SET NULL may have referred to it"
             )
         else:
-            found = [one for one in found if any(key.may_refer_to(*one) for key in keys)]
+            found = [table for table in found if any(key.may_refer_to(*table) for key in keys)]
             refer = "foreign keys with ON DELETE CASCADE or SET NULL refer to it"
         if not found:
             return ""
-        names = some([table_name(*one) for one in found])
+        names = some([table_name(*table) for table in found])
         return (
             f"rows of {names} were replaced (REPLACE, LOAD DATA ... REPLACE), and {refer}: {_WHY}"
         )

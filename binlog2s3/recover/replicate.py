@@ -207,7 +207,7 @@ class Replication:
         return Identity(
             version=ServerVersion(self._plan.server_version).for_replicas,
             flavour=facts.flavour,
-            server_id=next(one for one in _SERVER_IDS if one != facts.server_id),
+            server_id=next(number for number in _SERVER_IDS if number != facts.server_id),
             server_uuid=str(uuid.uuid4()),
             gtid_mode=mode,
             plugin=facts.release.plugin,
@@ -372,8 +372,8 @@ class Replication:
         if self._facts.flavour != "mariadb":
             return
         row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
-        has = {one for one in str(row["it"]).split(",") if one}
-        before = {domain_of(one): one for one in _position(self._plan.begins_behind)}
+        has = {gtid for gtid in str(row["it"]).split(",") if gtid}
+        before = {domain_of(gtid): gtid for gtid in _position(self._plan.begins_behind)}
         expected = set((before | last).values())
         if has != expected:
             raise self._facts.refusal(
@@ -445,7 +445,7 @@ def _position(state: MariadbGtidList | None) -> list[str]:
     found = []
     for domain in sorted(state.domains()):
         of_domain = [gtid for gtid in state.gtids() if gtid[0] == domain]
-        newest = state.newest(domain) or max(of_domain, key=lambda one: one[2])
+        newest = state.newest(domain) or max(of_domain, key=lambda gtid: gtid[2])
         found.append(gtid_text(newest))
     return found
 

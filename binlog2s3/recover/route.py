@@ -405,7 +405,7 @@ class Route:
         there, added = self.gtids_at(*spot), self.added_gtids()
         if not isinstance(there, MariadbGtidList):
             return None
-        domains = {domain for one in added if one.added for domain in one.added.domains()}
+        domains = {domain for binlog in added if binlog.added for domain in binlog.added.domains()}
         places = places_at(gtids, there, spot, domains=domains)
         return _executed(places) if places is not None else None
 
@@ -581,7 +581,7 @@ def history_flavour(history: Snapshot, lineage: str | None) -> Flavour:
     Raises RecoveryError if the bucket has no lineage.
     """
     tip = last_lineage(history, lineage)
-    flavours = {one.id: one.flavour for one in history.lineages}
+    flavours = {known.id: known.flavour for known in history.lineages}
     return flavours.get(tip, history.lineages[-1].flavour)
 
 
@@ -597,6 +597,6 @@ def last_lineage(history: Snapshot, lineage: str | None) -> str:
 
 def refuse_unknown(lineage: str, history: Snapshot) -> None:
     """Raise RecoveryError if the bucket has no such lineage."""
-    ids = [one.id for one in history.lineages]
+    ids = [known.id for known in history.lineages]
     if lineage not in ids:
         raise RecoveryError(f"there is no lineage {lineage}", hint=f"there are: {', '.join(ids)}")

@@ -79,7 +79,7 @@ class _OwnBinlog:
         )[0]
         self._logged = set(MariadbGtidList.parse(str(row["state"])).gtids())
         last = MariadbGtidList.parse(str(row["last"])).gtids()
-        self._own = [one for one in last if one[1] == target.facts.server_id]
+        self._own = [gtid for gtid in last if gtid[1] == target.facts.server_id]
 
     def has(self, gtid: str) -> bool:
         """Whether it is the last one of its server."""

@@ -439,7 +439,7 @@ class Snapshot:
 
         def read() -> Result:
             inside = one_binlog.transactions(self.blocks, known, begin, end)
-            return search(one for one in inside if one.end <= end)
+            return search(transaction for transaction in inside if transaction.end <= end)
 
         key = (lineage, name, known.transaction_end, known.damaged, begin, end, search)
         return cast("Result", self._search(key, read))
@@ -498,9 +498,9 @@ class Snapshot:
         return writer.durable.place if writer.durable.offset else None
 
     def _by_id(self, lineage: str) -> Lineage:
-        for one in self.lineages:
-            if one.id == lineage:
-                return one
+        for found in self.lineages:
+            if found.id == lineage:
+                return found
         raise ArchiveError(
             f"there is no lineage {lineage}", hint="`binlog2s3 list` shows the lineages"
         )

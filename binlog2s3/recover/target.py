@@ -110,7 +110,9 @@ class TargetFacts:
         when, more = _MORE[self.flavour]
         if not self.release.splits_super:
             first, when = _SUPER, ""
-        needed = "; ".join(f"GRANT {one} TO {self.account}" for one in (first, *others))
+        needed = "; ".join(
+            f"GRANT {privileges} TO {self.account}" for privileges in (first, *others)
+        )
         return f"{needed}; for {when} also GRANT {more} TO {self.account}" if when else needed
 
     def refusal(self, why: str, hint: str = "", *, transient: bool = False) -> RecoveryError:

@@ -286,9 +286,9 @@ def _print_shown(title: str, shown: Sequence[Shown], style: str, page: Plain) ->
         return
     page.line("")
     page.line(title, "bold")
-    for one in shown:
-        page.line(_head_of(one), style, indent=2)
-        for line in content_lines(one.content):
+    for transaction in shown:
+        page.line(_head_of(transaction), style, indent=2)
+        for line in content_lines(transaction.content):
             page.line(line, indent=6)
 
 

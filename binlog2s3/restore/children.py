@@ -81,8 +81,8 @@ def undisturbed() -> Iterator[None]:
     """
     heard = list[int]()
     before = {
-        one: signal.signal(one, lambda number, _: heard.append(number))
-        for one in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda number, _: heard.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield

@@ -366,15 +366,17 @@ class _Restore:
     def _wanted(self, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
         """The events that the roll-forward has disabled, with their status on the source."""
         before = {event.key for event in self._marker.events if event.status == "replica"}
-        if not any(one.status == "replica" and one.key not in before for one in now):
+        if not any(event.status == "replica" and event.key not in before for event in now):
             return ()
         try:
             found = self._engine.statuses(self._marker.events, plan)
         except (ArchiveError, RecoveryError) as error:
             say("warning", f"whether the source had enabled its events is unknown: {error}")
             return ()
-        wanted = (replace(one, status=found.of(one)) for one in now if one.status == "replica")
-        return tuple(one for one in wanted if one.status != "unknown")
+        wanted = (
+            replace(event, status=found.of(event)) for event in now if event.status == "replica"
+        )
+        return tuple(event for event in wanted if event.status != "unknown")
 
     def _why_again(self) -> str:
         """Why what an earlier run has restored cannot be continued; "" if it can."""
@@ -411,8 +413,8 @@ class _Restore:
 
     def _enable(self, connection: Server) -> Iterator[str]:
         """Give events their status on the source; the statements for those where it is unknown."""
-        wanted = {one.key: one.status for one in self._marker.wanted}
-        own = {one.key for one in self._marker.events if one.status == "replica"}
+        wanted = {event.key: event.status for event in self._marker.wanted}
+        own = {event.key for event in self._marker.events if event.status == "replica"}
         for event in events_of(connection):
             status = wanted.get(event.key, "replica" if event.key in own else "unknown")
             if event.status != "replica" or status == "replica":
@@ -521,7 +523,7 @@ def _print_next(
         words = [str(config.mysqld), *([f"--defaults-file={file}"] if file is not None else [])]
         words.append(f"--datadir={where}")
         if os.geteuid() == 0:  # it does not start as root
-            words += [one for one in config.mysqld_option if one.startswith("--user=")][:1]
+            words += [option for option in config.mysqld_option if option.startswith("--user=")][:1]
         mine = " (the files belong to this user)" if owner == os.geteuid() else ""
         line(f"start it: {shlex.join(words)}{mine}")
     line("its accounts, and their passwords, are those of the source")

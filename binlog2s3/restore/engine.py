@@ -171,7 +171,7 @@ def _chosen(
     backups = there.restorable
     if named is not None:
         backup = one_of(there.backups, named)
-        backups = [one for one in backups if one == backup]
+        backups = [other for other in backups if other == backup]
         if not backups:
             raise RecoveryError(
                 f"{backup.name} is no base backup that can be restored: "
@@ -185,7 +185,9 @@ def _chosen(
             "backup add`",
         )
     usable = [
-        one for one in backups if config.restore_command is not None or by_stream.is_built_in(one)
+        backup
+        for backup in backups
+        if config.restore_command is not None or by_stream.is_built_in(backup)
     ]
     if not usable:
         raise RecoveryError(

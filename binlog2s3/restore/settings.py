@@ -129,8 +129,8 @@ def _pairs(file: Path, depth: int) -> Iterator[tuple[str, str]]:
         elif include := re.match(r"!include(dir)?\s+(.+)", line):
             if depth:
                 path = Path(include[2])
-                for one in sorted(path.glob("*.cnf")) if include[1] else [path]:
-                    yield from _pairs(one, depth - 1)
+                for included in sorted(path.glob("*.cnf")) if include[1] else [path]:
+                    yield from _pairs(included, depth - 1)
         elif is_ours and line and line[0] not in "#;!":
             name, _, value = re.split(r"\s#", line, maxsplit=1)[0].partition("=")
             name = name.strip().replace("_", "-").lower().removeprefix("loose-")

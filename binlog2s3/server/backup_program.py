@@ -300,7 +300,7 @@ class RunningBackup:
         """Wait for its end. Raises RecoveryError if it did not end well, or tells of an error."""
         status = self._process.wait()
         self._drain.join(_END_SECONDS)
-        lines = [line for one in self.log().splitlines() if (line := one.strip())]
+        lines = [line for text in self.log().splitlines() if (line := text.strip())]
         errors = [line for line in lines if _ERROR.match(line)]
         if status == 0 and not errors:
             return

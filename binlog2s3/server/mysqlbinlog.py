@@ -106,7 +106,7 @@ def _wrong(tool: Tool, flavour: Flavour) -> SourceError:
 
 def _ask(path: str) -> Tool:
     hint = "check that it is mysqlbinlog"
-    version, help_ = (said_by(path, one, hint).stdout for one in ("--version", "--help"))
+    version, help_ = (said_by(path, option, hint).stdout for option in ("--version", "--help"))
     # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
     found = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
     if found is None or "--stop-never" not in help_:
@@ -599,7 +599,7 @@ def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
         return _silent(status)
     text = text.removeprefix("ERROR: ")
     unknown = _KnownError("", _AGAIN, transient=True)
-    matching = (one for one in _KNOWN_ERRORS if re.search(one.pattern, text, re.IGNORECASE))
+    matching = (error for error in _KNOWN_ERRORS if re.search(error.pattern, text, re.IGNORECASE))
     found = next(matching, unknown)
     message = f"mysqlbinlog ended: {text}"
     if found.of_spool:

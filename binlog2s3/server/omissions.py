@@ -154,5 +154,5 @@ def _asked(ask: Callable[[], Rows]) -> Rows | None:
 
 
 def _printable(text: str) -> str:
-    shown = "".join(one if one.isprintable() else "\ufffd" for one in text)
+    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
     return shown if len(shown) <= _MOST_TEXT else f"{shown[:_MOST_TEXT]}..."

@@ -182,7 +182,9 @@ class _Undo:
         if found.get("binlog_row_image", "FULL") != "FULL":
             notes.append("binlog_row_image is not FULL: the undo cannot be undone")
         filters = binlog_filters(server.rows(server.version.status_statement))
-        notes += [f"{one}: DDL run in a database that it leaves out is unknown" for one in filters]
+        notes += [
+            f"{text}: DDL run in a database that it leaves out is unknown" for text in filters
+        ]
         return notes
 
     def _snapshot(self, facts: ServerFacts) -> Snapshot:

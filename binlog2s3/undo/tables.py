@@ -312,8 +312,8 @@ class _Asking:
             self._parts.append(made)
             by_name.setdefault(str(made["index_name"]), []).append(made)
         nullable = {str(row["name"]) for row in self._rows if str(row["nullable"]) == "YES"}
-        for name in sorted(by_name, key=lambda one: (one != "PRIMARY", one)):
-            parts = sorted(by_name[name], key=lambda one: int(one["seq_in_index"]))
+        for name in sorted(by_name, key=lambda name: (name != "PRIMARY", name)):
+            parts = sorted(by_name[name], key=lambda part: int(part["seq_in_index"]))
             columns = tuple(str(part["column_name"]) for part in parts)
             hidden = any(
                 str(part.get("is_visible") or "YES") != "YES"
@@ -350,7 +350,10 @@ class _Asking:
         if functional or not all(map(self._is_in_binlog, stored)):
             unseen += [str(row["expression"]) for row in generated if not self._is_in_binlog(row)]
         clocks = [str(row["name"]) for row in self._rows if str(row["kind"]) == "time"]
-        if any(_OF_SESSION.search(one) or _may_mention(one, clocks) for one in unseen):
+        if any(
+            _OF_SESSION.search(expression) or _may_mention(expression, clocks)
+            for expression in unseen
+        ):
             yield self._refusal(
                 "a generated column or index of it may depend on settings of the session that "
                 "wrote the row (its language, its time zone, the current date), which are not known"
@@ -358,8 +361,10 @@ class _Asking:
         zoned = [str(row["name"]) for row in self._rows if str(row["kind"]) == "timestamp"]
         # one that is itself a TIMESTAMP is made of what its expression gives in some time zone
         if any(str(row["name"]) in zoned for row in stored) or any(
-            _OF_ZONES.search(one) or depends_on_zone(one, zoned) or _may_mention(one, zoned)
-            for one in expressions
+            _OF_ZONES.search(expression)
+            or depends_on_zone(expression, zoned)
+            or _may_mention(expression, zoned)
+            for expression in expressions
         ):
             yield self._refusal(
                 "a generated column or index of it depends on a TIMESTAMP, and so on the time zone "
@@ -407,16 +412,16 @@ class _Asking:
         named = f"{quoted(database)}.{quoted(table)}"
         row = self._server.rows(f"SHOW CREATE TABLE {named}")[0]
         columns = []
-        for one in self._rows:
-            kind = self._type(one)
+        for row in self._rows:
+            kind = self._type(row)
             assert kind is not None  # noqa: S101 - a problem otherwise
-            generated = _is_generated(one)
-            in_binlog = generated and self._is_in_binlog(one)
+            generated = _is_generated(row)
+            in_binlog = generated and self._is_in_binlog(row)
             columns.append(
                 Column(
-                    name=str(one["name"]),
+                    name=str(row["name"]),
                     same=kind.same if in_binlog or not generated else "",
-                    plain=_plain(one) if in_binlog else "",
+                    plain=_plain(row) if in_binlog else "",
                 )
             )
         return Definition(

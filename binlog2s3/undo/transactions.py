@@ -330,7 +330,7 @@ class Later:
 
         What is read is None if it cannot be undone, and is gone with the next one.
         """
-        own = {(one.lineage, one.binlog, one.transaction.begin) for one in self._hits}
+        own = {(hit.lineage, hit.binlog, hit.transaction.begin) for hit in self._hits}
         with tempfile.TemporaryFile() as file, closing(self._later(ROW_KINDS)) as later:
 
             def read(hit: Hit) -> Changes | None:
@@ -369,7 +369,7 @@ class _Undoing:
                 return True
             if self._wanted is None or self._wanted.has(change.table):
                 counts[change.table, change.kind] += change.rows
-        return hit.content.lost or any(dict(counts) == one for one in self._counts)
+        return hit.content.lost or any(dict(counts) == counted for counted in self._counts)
 
     def take(self, hit: Hit, later: Changes | None) -> None:
         """Take the changes of the next transaction, None: it has others."""
@@ -402,11 +402,11 @@ def _missing(gtids: Sequence[str], hits: Sequence[Hit]) -> str:
     for text in gtids:
         wanted = parse_gtids(text)
         if isinstance(wanted, GtidSet):
-            for one in found:
-                wanted -= GtidSet.parse(one)
+            for gtid in found:
+                wanted -= GtidSet.parse(gtid)
             missing += [str(wanted)] if wanted else []
         else:
-            missing += [one for one in text.split(",") if one.strip() not in found]
+            missing += [gtid for gtid in text.split(",") if gtid.strip() not in found]
     return ", ".join(missing)
 
 

@@ -93,11 +93,11 @@ def _show_rows(plan: Plan, page: Plain, printer: RowPrinter, given: Sequence[str
             left -= _print_rows(hit, page, replace(printer, limit=left))
     except SourceError as error:
         page.line(f"rows are not shown: {error}", "yellow")
-    one = plan.hits[0]
+    hit = plan.hits[0]
     which = (
-        ("--gtid", one.transaction.gtid)
-        if one.transaction.gtid
-        else ("--at", f"{one.binlog}:{one.transaction.begin}")
+        ("--gtid", hit.transaction.gtid)
+        if hit.transaction.gtid
+        else ("--at", f"{hit.binlog}:{hit.transaction.begin}")
     )
     page.line(f"its rows: {shlex.join(['binlog2s3', 'rows', *given, *which])}")
 
