@@ -35,11 +35,11 @@ def check_tables(server: Server) -> int:
 def _problems(server: Server, database: str, table: str) -> Iterator[str]:
     name = f"{quoted(database)}.{quoted(table)}"
     try:
-        found = server.rows(f"CHECK TABLE {name}")
+        rows = server.rows(f"CHECK TABLE {name}")
     except SourceError as error:
         yield f"{name}: {error}"
         return
-    texts = [(str(row["Msg_type"]).lower(), str(row["Msg_text"])) for row in found]
+    texts = [(str(row["Msg_type"]).lower(), str(row["Msg_text"])) for row in rows]
     if any(_NO_CHECK in text for _, text in texts):
         return
     wrong = [text for kind, text in texts if kind == "error"]
@@ -51,29 +51,29 @@ def _problems(server: Server, database: str, table: str) -> Iterator[str]:
 def statements_in(path: Path) -> list[str]:
     """The statements of the file --check-sql. Raises RecoveryError if it cannot be used."""
     try:
-        found = statements_of(path.read_text(encoding="utf-8-sig"))
+        statements = statements_of(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise RecoveryError(
             f"--check-sql {path} cannot be read: {error}", hint="it must be a text file in UTF-8"
         ) from error
-    if not found:
+    if not statements:
         raise RecoveryError(
             f"--check-sql {path} has no statement", hint="one ends with ; and a line end"
         )
-    return found
+    return statements
 
 
 def statements_of(text: str) -> list[str]:
     """The statements of --check-sql: each ends with ; at the end of a line. Comments stay."""
-    found, lines = [], list[str]()
+    statements, lines = [], list[str]()
     for line in [*text.splitlines(), ";"]:
         lines.append(line)
         if line.rstrip().endswith(";"):
             statement = "\n".join(lines).strip().rstrip(";").strip()
             if _says_something(statement):
-                found.append(statement)
+                statements.append(statement)
             lines = []
-    return found
+    return statements
 
 
 def _says_something(statement: str) -> bool:
@@ -88,14 +88,14 @@ def check_statements(server: Server, statements: Sequence[str]) -> int:
     server.rows("SET SESSION sql_select_limit = 1")  # the others would only take memory
     for number, statement in enumerate(statements, 1):
         try:
-            found = server.rows(statement)
+            rows = server.rows(statement)
         except SourceError as error:
             raise RecoveryError(f"statement {number} of --check-sql failed: {error}") from error
-        first = next(iter(found[0].values()), None) if found else None
-        if not found or is_false(first):
-            said = "no row" if not found else f"{first!r:.60}"
+        first = next(iter(rows[0].values()), None) if rows else None
+        if not rows or is_false(first):
+            shown = "no row" if not rows else f"{first!r:.60}"
             raise RecoveryError(
-                f"statement {number} of --check-sql returned {said}: {statement!r:.200}",
+                f"statement {number} of --check-sql returned {shown}: {statement!r:.200}",
                 hint="a statement must return a first column that is neither 0 nor NULL",
             )
     return len(statements)

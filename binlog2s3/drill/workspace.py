@@ -128,10 +128,10 @@ def clean_up(
 def _read(directory: Path, id_: str) -> DrillMarker | None:
     """What a marker says; None if there is none, or if it is of another directory."""
     try:
-        found = converted(json.loads(read_marker(directory / _MARKER)), DrillMarker)
+        marker = converted(json.loads(read_marker(directory / _MARKER)), DrillMarker)
     except (OSError, ValueError):
         return None
-    return found if found.id == id_ else None
+    return marker if marker.id == id_ else None
 
 
 def _remove(
@@ -173,12 +173,12 @@ def _keep_logs(directory: Path, id_: str) -> Path | None:
 
 def _forget_failures(work_dir: Path) -> None:
     """Delete the logs of all failed drills but the newest."""
-    found = [
+    folders = [
         path
         for path in sorted(work_dir.glob("failed-*"))
         if private.is_own_directory(path)
         and _read(path, path.name.removeprefix("failed-")) is not None
     ]
-    for path in found[:-_MOST_FAILED]:
+    for path in folders[:-_MOST_FAILED]:
         with suppress(OSError):
             shutil.rmtree(path)

@@ -45,27 +45,27 @@ class ApplierFailure:
 
 def of_mysql(code: int, text: str) -> ApplierFailure:
     """The failure in a message of MySQL, which names the transaction first."""
-    found = _WORKER.match(text)
-    if found is None:
+    match = _WORKER.match(text)
+    if match is None:
         return of_mariadb(code, text)
-    rest = of_mariadb(code, found[4] or text)
+    rest = of_mariadb(code, match[4] or text)
     return ApplierFailure(
         code=code,
         text=rest.text,
-        gtid=found[1] if _GTID.fullmatch(found[1]) else None,
-        position=BinlogPosition.served(found[2], int(found[3])) or rest.position,
+        gtid=match[1] if _GTID.fullmatch(match[1]) else None,
+        position=BinlogPosition.served(match[2], int(match[3])) or rest.position,
     )
 
 
 def of_mariadb(code: int, text: str) -> ApplierFailure:
     """The failure in a message of MariaDB, or of an event, which names no transaction."""
-    found = _EVENT.search(text)
-    said = _SECRET.sub(r"\1 ...", text[: found.start()] if found else text)
+    match = _EVENT.search(text)
+    message = _SECRET.sub(r"\1 ...", text[: match.start()] if match else text)
     return ApplierFailure(
         code=code,
-        text=_SOURCE_LOG.sub(_readable, said),
+        text=_SOURCE_LOG.sub(_readable, message),
         gtid=None,
-        position=BinlogPosition.served(found[1], int(found[2])) if found else None,
+        position=BinlogPosition.served(match[1], int(match[2])) if match else None,
     )
 
 

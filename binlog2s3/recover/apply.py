@@ -56,8 +56,10 @@ class Apply:
         facts, base = self._facts, start.base
         if facts.executed is None:
             return self.standing.was_interrupted()
-        told = base.gtids if base is not None else None
-        return bool(facts.executed) and (told is None or bool(beyond(facts.executed, told)))
+        backed_up = base.gtids if base is not None else None
+        return bool(facts.executed) and (
+            backed_up is None or bool(beyond(facts.executed, backed_up))
+        )
 
     def shows_backup(self, start: Start) -> bool:
         """Whether the target has GTIDs of the base backup that is named, if it keeps any.
@@ -65,13 +67,13 @@ class Apply:
         Without, it may have been restored from another one, and what came in between is missing:
         nothing else tells backups with the same tables apart.
         """
-        have, told = self._facts.executed, start.base.gtids if start.base is not None else None
+        have, backed_up = self._facts.executed, start.base.gtids if start.base is not None else None
         if have is None:  # a load that sets gtid_slave_pos leaves it there
             replicated = start.own.replicated if start.own is not None else None
-            return bool(told) and told == replicated
-        if not isinstance(have, GtidSet) or not isinstance(told, GtidSet):
+            return bool(backed_up) and backed_up == replicated
+        if not isinstance(have, GtidSet) or not isinstance(backed_up, GtidSet):
             return False
-        return bool(have & told) or not told
+        return bool(have & backed_up) or not backed_up
 
     def run(self, work: Work, on_progress: OnProgress, *, asked: str) -> Result:
         """Apply all of it, and compare. Raises RecoveryError, and what reading the bucket raises.
@@ -145,14 +147,14 @@ class Apply:
         expected = self._facts.executed
         for more in (plan.adds, parse(committed, "mysql") if committed else None):
             expected = either(expected, more) if more is not None else expected
-        found = target.executed(self._server)
-        target.prove(found, expected, own_uuid=self._facts.uuid)
+        executed = target.executed(self._server)
+        target.prove(executed, expected, own_uuid=self._facts.uuid)
         before, count = self._facts.executed, count_text(plan.transactions, "transaction")
         proved = (
-            f"from {gtids_text(before) or 'no GTIDs'} to {gtids_text(found) or 'no GTIDs'} "
+            f"from {gtids_text(before) or 'no GTIDs'} to {gtids_text(executed) or 'no GTIDs'} "
             f"({count}), no more and no less"
         )
-        return found, "; ".join((proved, *self._besides(plan)))
+        return executed, "; ".join((proved, *self._besides(plan)))
 
     def _untold(self, plan: Plan) -> str:
         """Why the target itself does not tell all that was applied; "" if it does."""

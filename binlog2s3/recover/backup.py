@@ -90,8 +90,8 @@ def start_of_backup(
     server = f" of server {point.server_uuid}" if point.server_uuid else ""
     start = start_at(point, flavour, str(path))
     if start.base is not None:
-        said = replace(start.base, sets_gtids=point.sets_gtids, innodb=point.innodb)
-        start = replace(start, base=said)
+        base = replace(start.base, sets_gtids=point.sets_gtids, innodb=point.innodb)
+        start = replace(start, base=base)
     return (
         start,
         f"the {point.tool} backup {path}{server}",
@@ -353,8 +353,8 @@ def _xtrabackup(directory: Path, binlog_info: Path) -> BackupPoint:
 
 def _text_of(directory: Path, name: str) -> str:
     """The text of the file of this name, "" if there is none."""
-    found = _find(directory, name)
-    return _whole(found) if found else ""
+    path = _find(directory, name)
+    return _whole(path) if path else ""
 
 
 def _find(directory: Path, name: str) -> Path | None:

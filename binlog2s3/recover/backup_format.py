@@ -225,7 +225,7 @@ def parse_xtrabackup(
     tool_name = _setting(info, "tool_name")
     if tool_name:
         of_mariadb = "mariadb" in tool_name or "mariabackup" in tool_name
-    found = point(
+    ends = point(
         where,
         "mariabackup" if of_mariadb else "xtrabackup",
         flavour,
@@ -235,7 +235,7 @@ def parse_xtrabackup(
         defects=defects,
         server_uuid=_uuid(_setting(my_cnf, "server_uuid")),
     )
-    return replace(found, innodb=_innodb_position(innodb_pos))
+    return replace(ends, innodb=_innodb_position(innodb_pos))
 
 
 _POSITION_IN_LOG = re.compile(
@@ -253,10 +253,10 @@ def parse_xtrabackup_log(where: str, log: str, *, of_mariadb: bool) -> BackupPoi
     if found is None:
         raise refusal(where, "its log has no binlog position: has the server no binary log?")
     name, position, gtids = found
-    said = parse_xtrabackup(where, f"{name}\t{position}\t{gtids}\n", mariadb_names=of_mariadb)
+    ends = parse_xtrabackup(where, f"{name}\t{position}\t{gtids}\n", mariadb_names=of_mariadb)
     if "completed OK!" not in log[-1000:]:
-        said = replace(said, defects=(*said.defects, "its log does not end with `completed OK!`"))
-    return said
+        ends = replace(ends, defects=(*ends.defects, "its log does not end with `completed OK!`"))
+    return ends
 
 
 def _innodb_position(text: str) -> FilePosition | None:
@@ -362,12 +362,12 @@ def parse_mydumper(where: str, text: str, *, whole: bool) -> BackupPoint:
 
 def _document(where: str, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise refusal(where, f"not JSON, or cut off: {shown(str(error))}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise refusal(where, "not a JSON object")
-    return found
+    return document
 
 
 def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:

@@ -126,11 +126,11 @@ def by_dump(
         )
     if point.defects:
         return unchecked(f"{path}: {'; '.join(point.defects)}")
-    found = _checked(path, content, wanted.values(), accounts if has is not None else None)
+    check = _checked(path, content, wanted.values(), accounts if has is not None else None)
     if not fleeting:
-        return found
+        return check
     more = f"; the rows of {count_text(len(fleeting), 'MEMORY table')} were not looked for"
-    return replace(found, words=found.words + more)
+    return replace(check, words=check.words + more)
 
 
 def _checked(
@@ -170,7 +170,7 @@ def _lacks(server: Server, wanted: Mapping[tuple[str, str], bool]) -> Iterator[s
     for table, has_rows in wanted.items():
         name = ".".join(map(quoted, table))
         try:
-            found = server.rows(
+            rows = server.rows(
                 f"SELECT 1 AS it FROM {name} LIMIT 1"  # noqa: S608 - a quoted name
                 if has_rows
                 else f"SHOW COLUMNS FROM {name}"
@@ -180,7 +180,7 @@ def _lacks(server: Server, wanted: Mapping[tuple[str, str], bool]) -> Iterator[s
                 raise
             yield f"missing table {'.'.join(table)}"
             continue
-        if not found:
+        if not rows:
             yield f"no rows in {'.'.join(table)}"
 
 
@@ -194,7 +194,7 @@ def _older(server: Server, numbers: Mapping[tuple[str, str], int]) -> Iterator[s
         return
     # MySQL 8.0 remembers what it was asked for a day
     server.rows("SET @binlog2s3 = 1 /*!80003 , SESSION information_schema_stats_expiry = 0 */")
-    found = {
+    next_numbers = {
         (text_of(row["db"]), text_of(row["name"])): row["it"]
         for row in server.rows(
             "SELECT table_schema AS db, table_name AS name, auto_increment AS it "
@@ -202,9 +202,10 @@ def _older(server: Server, numbers: Mapping[tuple[str, str], int]) -> Iterator[s
         )
     }
     for table, number in numbers.items():
-        there = found.get(table)
-        if there is not None and int(there) < number:
-            yield f"{'.'.join(table)} goes on with number {there}, and in the dump with {number}"
+        next_number = next_numbers.get(table)
+        if next_number is not None and int(next_number) < number:
+            name = ".".join(table)
+            yield f"{name} goes on with number {next_number}, and in the dump with {number}"
 
 
 def _forgets_numbers(server: Server) -> bool:

@@ -49,7 +49,7 @@ class Branches:
         `is_here`: the route has it, too. Then those count as well that the archive does not know
         the end of: the server may have written it there, and died before it was archived.
         """
-        found = []
+        lineages = []
         for lineage in self._left():
             names = self._history.names(lineage)
             if name not in names:
@@ -60,8 +60,8 @@ class Branches:
             begin = self._end_on_route(lineage, name, known.size)
             is_lost = is_here and name == names[-1] and not known.ended and offset > known.size
             if is_lost or is_within(offset, begin, known.size):
-                found.append(lineage)
-        return found
+                lineages.append(lineage)
+        return lineages
 
     def _left(self) -> Iterator[str]:
         """The lineages that are not on the route, or only up to a cut, oldest first."""
@@ -83,8 +83,8 @@ class Branches:
         """
         for lineage in self._history.lineages:
             names = reversed(self._history.names(lineage.id))
-            there = (self._known(lineage.id, name) for name in names)
-            last = next((facts for facts in there if facts is not None), None)
+            newest_first = (self._known(lineage.id, name) for name in names)
+            last = next((facts for facts in newest_first if facts is not None), None)
             if last is None:
                 continue
             if self._end_on_route(lineage.id, last.name, last.size) != last.size:
@@ -102,13 +102,13 @@ class Branches:
 
     def begun_before(self, at_us: int) -> str:
         """The last lineage not on the route that began at or before this time; "" if none did."""
-        found: list[tuple[int, str]] = []
+        begun: list[tuple[int, str]] = []
         for lineage in self.lineages():
             for name in self._history.names(lineage)[:1]:
                 with suppress(ArchiveError):
                     begins_us = self._history.known(lineage, name).first_us
-                    found += [(begins_us, lineage)] if begins_us <= at_us else []
-        return max(found)[1] if found else ""
+                    begun += [(begins_us, lineage)] if begins_us <= at_us else []
+        return max(begun)[1] if begun else ""
 
     def newer(self, warnings: list[str]) -> Iterator[tuple[str, str]]:
         """The lineages with transactions that are left out and newer than all of this history.
@@ -164,12 +164,12 @@ class Branches:
         route = self._route
         for number in range(len(route) - 1, -1, -1):
             known = route.known(number)
-            found = known.reached_us or 0
-            if found and route.is_cut(number):
+            newest_us = known.reached_us or 0
+            if newest_us and route.is_cut(number):
                 begin = known.boundary(route.size(number) - 1)
-                found = _newest_of(route.transactions(number, begin), known)
-            if found:
-                return found
+                newest_us = _newest_of(route.transactions(number, begin), known)
+            if newest_us:
+                return newest_us
         return 0
 
     def _newest_outside(self, lineage: str, newest: int) -> int:
@@ -182,12 +182,12 @@ class Branches:
             ours = max(0, self._end_on_route(lineage, name, known.size))
             if ours == known.size:
                 return 0
-            found = known.reached_us or 0
-            if ours and found > newest:  # it may be in the part that is on the route
+            newest_us = known.reached_us or 0
+            if ours and newest_us > newest:  # it may be in the part that is on the route
                 begin = max(ours, known.boundary(known.size - 1))
-                found = _newest_of(self._history.transactions(lineage, name, begin), known)
-            if found:
-                return found
+                newest_us = _newest_of(self._history.transactions(lineage, name, begin), known)
+            if newest_us:
+                return newest_us
         return 0
 
 

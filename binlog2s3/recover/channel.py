@@ -289,7 +289,7 @@ class MysqlChannel(Channel):
         started, its tables still have the positions.
         """
         state = self.state()
-        found = [state.position] if state is not None and state.ours else []
+        named = [state.position] if state is not None and state.ours else []
         rows = self._server.rows(
             "SELECT Master_log_name AS name, Master_log_pos AS at FROM mysql.slave_worker_info "
             "WHERE Channel_name = %s UNION ALL "
@@ -297,8 +297,8 @@ class MysqlChannel(Channel):
             "WHERE Channel_name = %s",
             (CHANNEL, CHANNEL),
         )
-        found += [BinlogPosition.served(text_of(row["name"]), int(row["at"])) for row in rows]
-        positions = [position for position in found if position is not None]
+        named += [BinlogPosition.served(text_of(row["name"]), int(row["at"])) for row in rows]
+        positions = [position for position in named if position is not None]
         line_parts = {lineage: number for number, lineage in enumerate(order)}
         # a lineage that is not known comes last: no plan begins there
         return max(
@@ -484,7 +484,7 @@ def _error(row: Mapping[str, Any], thread: str) -> tuple[int, str]:
 
 
 def _filters(row: Mapping[str, Any]) -> tuple[str, ...]:
-    found = [f"{name} {row[name]}" for name in _FILTERS if row.get(name)]
+    filters = [f"{name} {row[name]}" for name in _FILTERS if row.get(name)]
     if int(row["Skip_Counter"] or 0):
-        found.append(f"a skip counter of {row['Skip_Counter']}")
-    return tuple(found)
+        filters.append(f"a skip counter of {row['Skip_Counter']}")
+    return tuple(filters)

@@ -32,14 +32,14 @@ _GOALS = {
 
 def _goal(goal: Goal) -> dict[str, Any]:
     """Where to stop, as it was asked for."""
-    found: dict[str, Any] = {"to": _GOALS[type(goal)]}
+    document: dict[str, Any] = {"to": _GOALS[type(goal)]}
     if isinstance(goal, ToTime):
-        found["time"] = iso_text(goal.at_us)
+        document["time"] = iso_text(goal.at_us)
     elif isinstance(goal, ToGtid | BeforeGtid):
-        found["gtid"] = goal.gtid
+        document["gtid"] = goal.gtid
     elif isinstance(goal, ToPosition):
-        found |= {"binlog": str(goal.position.binlog), "offset": goal.position.offset}
-    return found
+        document |= {"binlog": str(goal.position.binlog), "offset": goal.position.offset}
+    return document
 
 
 def _estimate(plan: Plan) -> float:

@@ -149,32 +149,32 @@ class DumpReader:
             if self._statement is not None:
                 at = self._collect(at, until)
                 continue
-            found = _LINE.search(self._buffer, at)
-            if found is None or found.start() >= until:
+            match = _LINE.search(self._buffer, at)
+            if match is None or match.start() >= until:
                 break
             # the accounts' statement begins in its own line; a line feed belongs to the next one
-            at = found.end()
-            self._line(found)
+            at = match.end()
+            self._line(match)
         self._buffer = self._buffer[max(at, until, 0) :]
 
-    def _line(self, found: "re.Match[bytes]") -> None:
-        kind = found.lastgroup
-        if found["with"]:
-            self._in_body = found["with"] != b";"
+    def _line(self, match: "re.Match[bytes]") -> None:
+        kind = match.lastgroup
+        if match["with"]:
+            self._in_body = match["with"] != b";"
         elif self._in_body:
             return
         elif kind == "use":
-            self._database = self._named(found["use"])
+            self._database = self._named(match["use"])
         elif kind == "database":
             self._is_of_database = True
             if self._database is None:
-                self._database = _text(found["database"].strip())
+                self._database = _text(match["database"].strip())
         elif kind in ("table", "into"):
-            self._table(found[kind], has_rows=kind == "into")
+            self._table(match[kind], has_rows=kind == "into")
         elif kind in ("engine", "number"):
-            self._options(found)
+            self._options(match)
         elif kind == "host":
-            self._account(self._named(found["user"]), self._named(found["host"]))
+            self._account(self._named(match["user"]), self._named(match["host"]))
         elif kind == "title":
             self._titles += 1
             self._database = None
@@ -187,24 +187,24 @@ class DumpReader:
         elif kind == "closed":
             self._closed += 1
 
-    def _options(self, found: "re.Match[bytes]") -> None:
+    def _options(self, match: "re.Match[bytes]") -> None:
         """Take what follows the columns of the table that has begun."""
-        engine = found["engine"].lower()
+        engine = match["engine"].lower()
         if self._begun is None:
             return
         if engine in _WITHOUT_TRANSACTIONS:
             self._loose.add(self._begun)
-        elif engine == b"innodb" and found["number"]:
-            self._numbers[self._begun] = int(found["number"])
+        elif engine == b"innodb" and match["number"]:
+            self._numbers[self._begun] = int(match["number"])
 
     def _named(self, quoted: bytes) -> str | None:
         """A name without its quotes; None if it is not UTF-8."""
         quote = quoted[:1]
         if quote in (b"`", b'"', b"'"):
             quoted = quoted[1:-1].replace(quote * 2, quote)
-        found = _text(quoted)
-        self._is_whole &= found is not None
-        return found
+        name = _text(quoted)
+        self._is_whole &= name is not None
+        return name
 
     def _table(self, quoted: bytes, *, has_rows: bool) -> None:
         name = self._named(quoted)
@@ -266,7 +266,7 @@ def _rows_of(statement: bytes) -> Sequence[tuple[str | None, str | None]]:
             return [(None, None)]
         column_of = {name: names.index(name) for name in column_of}
         statement = statement[columns.end() :]
-    found, depth, row, value = [], 0, list[bytes](), b""
+    accounts, depth, row, value = [], 0, list[bytes](), b""
     for match in _TOKEN.finditer(statement):
         token = match[0]
         if token == b"(":
@@ -278,7 +278,7 @@ def _rows_of(statement: bytes) -> Sequence[tuple[str | None, str | None]]:
             depth -= 1
             if depth == 0:
                 row.append(value)
-                found.append((_value(row, column_of["user"]), _value(row, column_of["host"])))
+                accounts.append((_value(row, column_of["user"]), _value(row, column_of["host"])))
                 continue
         elif token == b"," and depth == 1:
             row.append(value)
@@ -286,7 +286,7 @@ def _rows_of(statement: bytes) -> Sequence[tuple[str | None, str | None]]:
             continue
         if depth and len(row) <= max(column_of.values()):
             value += token
-    return found
+    return accounts
 
 
 def _value(row: "list[bytes]", at: int) -> str | None:

@@ -119,15 +119,15 @@ def _coordinates_of_dump(
     if own:
         if source:
             warnings.append(set_aside("further coordinates in the header"))
-        found: Coordinates | None = only(where, "positions", own)
-        return found
+        coordinates: Coordinates | None = only(where, "positions", own)
+        return coordinates
     if len(set(source)) > 1 and gtids:
         warnings.append("the positions are those of several sources and are not used")
         return None
-    found = only(where, "positions (of several sources)", source)
-    if found is not None:
+    coordinates = only(where, "positions (of several sources)", source)
+    if coordinates is not None:
         warnings.append(of_the_source("the coordinates (--dump-replica, --dump-slave)"))
-    return found
+    return coordinates
 
 
 def _gtids_of_dump(
@@ -144,20 +144,22 @@ def _gtids_of_dump(
     if purged and slave_pos:
         raise refusal(where, "it contradicts itself: GTIDs of MySQL and of MariaDB")
     if slave_pos:
-        own = [found for found in slave_pos if not found.of_source]
+        own = [assignment for assignment in slave_pos if not assignment.of_source]
         if not own:
             warnings.append(of_the_source("the GTIDs (--dump-slave)"))
         body = only(where, "GTID positions", (s.body for s in own or slave_pos))
         return body, "mariadb", all(not s.begin["comment"] for s in own or slave_pos)
     if purged:
-        if any(found.begin["comment"] for found in purged):
+        if any(assignment.begin["comment"] for assignment in purged):
             warnings.append(
                 "its GTIDs are in a comment (--set-gtid-purged=COMMENTED): unless gtid_purged was "
                 "set by hand, they are missing from the restored server's @@gtid_executed"
             )
-        body = only(where, "GTID sets", (found.body.removeprefix("+") for found in purged))
-        return body, "mysql", all(not found.begin["comment"] for found in purged)
-    if any(found.body.strip("+ \n") for found in late):
+        body = only(
+            where, "GTID sets", (assignment.body.removeprefix("+") for assignment in purged)
+        )
+        return body, "mysql", all(not assignment.begin["comment"] for assignment in purged)
+    if any(assignment.body.strip("+ \n") for assignment in late):
         warnings.append(
             "the GTID set after the last table is not used: mysqldump may have read it after the "
             "dump, with transactions that are not in the dump"
@@ -263,7 +265,7 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
             "MariaDB's GTIDs are at the end of a dump, which is not read if it is compressed: "
             "binlog and position are used"
         )
-    found = point(
+    ends = point(
         where,
         tool,
         flavour,
@@ -272,7 +274,7 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
         warnings=warnings,
         defects=defects,
     )
-    return replace(found, sets_gtids=sets_gtids, is_doubtful=bool(doubts))
+    return replace(ends, sets_gtids=sets_gtids, is_doubtful=bool(doubts))
 
 
 def _doubt_of_gtids(header: str) -> str:

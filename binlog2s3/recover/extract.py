@@ -367,12 +367,12 @@ class _Tally:
 
     def finish(self) -> None:
         """Raises if anything is missing."""
-        expected, found = self._piece.gtids, self._gtids.build()
+        expected, gtids = self._piece.gtids, self._gtids.build()
         if self.count != self._piece.transactions:
             raise self._others()
-        if found != expected:
+        if gtids != expected:
             raise contradicts(
-                self._piece, f"it has the GTIDs {found or 'none'}, the plan says {expected}"
+                self._piece, f"it has the GTIDs {gtids or 'none'}, the plan says {expected}"
             )
 
     def _others(self) -> RecoveryError:

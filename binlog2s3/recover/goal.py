@@ -150,20 +150,20 @@ class Search:
         `server`: the server of a backup (see `model.Start`); only binlogs that it wrote count.
         `option`: the option that names the lineage, for the error if several have such a position.
         """
-        found, elsewhere = self._holders(name, offset, lineage, server)
-        if not found:
+        numbers, elsewhere = self._holders(name, offset, lineage, server)
+        if not numbers:
             raise self._nowhere(name, offset, elsewhere)
-        here = list(dict.fromkeys(self.route.lineage(number) for number in found))
+        on_route = list(dict.fromkeys(self.route.lineage(number) for number in numbers))
         is_chosen = self.request.is_chosen and bool(self.request.lineage)
-        if len(found) > 1 or (elsewhere and not is_chosen):
+        if len(numbers) > 1 or (elsewhere and not is_chosen):
             more = "" if option == "--lineage" else "--lineage {0} "
-            named = [f"{option} {id_}" for id_ in here]
+            named = [f"{option} {id_}" for id_ in on_route]
             named += [f"{more}{option} {{0}}".format(id_) for id_ in elsewhere]
             raise self.refused(
-                f"{name}:{offset} is in several histories: {', '.join([*here, *elsewhere])}",
+                f"{name}:{offset} is in several histories: {', '.join([*on_route, *elsewhere])}",
                 f"choose one: {', or '.join(named)}",
             )
-        (number,) = found
+        (number,) = numbers
         if not self.route.history.is_boundary(self.route.lineage(number), name, offset):
             raise self.refused(
                 f"{name}:{offset} is not between two transactions",
@@ -185,24 +185,24 @@ class Search:
 
         If there are several, only those count where it is between two transactions.
         """
-        found = self.route.numbers_of(name, offset)
-        elsewhere = self.branches.with_position(name, offset, is_here=bool(found))
+        numbers = self.route.numbers_of(name, offset)
+        elsewhere = self.branches.with_position(name, offset, is_here=bool(numbers))
         if lineage is not None:
-            found = [n for n in found if self.route.lineage(n) == lineage]
+            numbers = [n for n in numbers if self.route.lineage(n) == lineage]
             elsewhere = [id_ for id_ in elsewhere if id_ == lineage]
         if server:
-            there = [self.route.lineage(n) for n in found] + elsewhere
-            found = [n for n in found if self._wrote(server, self.route.lineage(n))]
+            with_position = [self.route.lineage(n) for n in numbers] + elsewhere
+            numbers = [n for n in numbers if self._wrote(server, self.route.lineage(n))]
             elsewhere = [id_ for id_ in elsewhere if self._wrote(server, id_)]
-            if not found and not elsewhere:
-                raise self._of_another(name, offset, server, there)
-        if len(found) + len(elsewhere) > 1:
-            ids = [self.route.lineage(n) for n in found]
+            if not numbers and not elsewhere:
+                raise self._of_another(name, offset, server, with_position)
+        if len(numbers) + len(elsewhere) > 1:
+            ids = [self.route.lineage(n) for n in numbers]
             fit = {id_ for id_ in (*ids, *elsewhere) if self._fits(id_, name, offset)}
             if fit:
-                found = [n for n in found if self.route.lineage(n) in fit]
+                numbers = [n for n in numbers if self.route.lineage(n) in fit]
                 elsewhere = [id_ for id_ in elsewhere if id_ in fit]
-        return found, elsewhere
+        return numbers, elsewhere
 
     def _fits(self, lineage: str, name: BinlogName, offset: int) -> bool:
         """Whether a position can be between two transactions there."""
@@ -220,12 +220,12 @@ class Search:
         return self._server_of(lineage).lower() == server.lower()
 
     def _of_another(
-        self, name: BinlogName, offset: int, server: str, there: list[str]
+        self, name: BinlogName, offset: int, server: str, with_position: list[str]
     ) -> RecoveryError:
         """The error if no lineage with this position is of the server that was backed up."""
-        lineages = there or [lineage.id for lineage in self.route.history.lineages]
+        lineages = with_position or [lineage.id for lineage in self.route.history.lineages]
         writers = dict.fromkeys(map(self._server_of, lineages))
-        which = f"{name}:{offset} of the archive is" if there else "the archive is"
+        which = f"{name}:{offset} of the archive is" if with_position else "the archive is"
         return self.refused(
             f"the backup has no GTIDs and is of server {server}, {which} of {', '.join(writers)}: "
             "the name of a binlog and a position mean nothing on another server",
@@ -284,28 +284,29 @@ class Search:
             number = last_where(numbers, lambda n: not has_all(route.begins_after(n), wanted))
             if number is None or not has_all(route.known(number).gtids_added, wanted):
                 continue
-            if (found := self._scanned(number, str(wanted))) is not None:
+            if (transaction := self._scanned(number, str(wanted))) is not None:
                 if is_there or numbers[-1] >= first:
-                    return number, found
-                earlier = earlier or (number, found)
+                    return number, transaction
+                earlier = earlier or (number, transaction)
         if earlier is not None:
             return earlier
         raise self._no_gtid(gtid, wanted)
 
     def _mariadb_gtid(self, gtid: str, wanted: MariadbGtidList) -> tuple[int, Transaction]:
         """The same for MariaDB, whose numbers may go back."""
-        found = transactions_with(self.route, next(iter(wanted.gtids())))
-        if not found:
+        transactions = transactions_with(self.route, next(iter(wanted.gtids())))
+        if not transactions:
             raise self._no_gtid(gtid, wanted)
-        if len(found) > 1:
+        if len(transactions) > 1:
             positions = [
-                str(self.route.position(number, transaction.begin)) for number, transaction in found
+                str(self.route.position(number, transaction.begin))
+                for number, transaction in transactions
             ]
             raise self.refused(
-                f"{gtid} is at {len(found)} places of this history: {', '.join(positions[:4])}",
+                f"{gtid} is at {len(positions)} places of this history: {', '.join(positions[:4])}",
                 "name the place: --to-position",
             )
-        return found[0]
+        return transactions[0]
 
     def _no_gtid(self, gtid: str, wanted: Gtids) -> RecoveryError:
         """The error for a GTID that no transaction of this history has."""
@@ -331,9 +332,9 @@ class Search:
     def _scanned(self, number: int, gtid: str) -> Transaction | None:
         """Read from the block that seems to have it; if it is not there, read all."""
         for begin in dict.fromkeys([self.route.near(number, gtid), 0]):
-            for found in self.route.transactions(number, begin):
-                if found.gtid == gtid:
-                    return found
+            for transaction in self.route.transactions(number, begin):
+                if transaction.gtid == gtid:
+                    return transaction
         return None
 
     # The goal
@@ -355,11 +356,11 @@ class Search:
     ) -> Spot:
         match goal:
             case ToGtid(gtid):
-                number, found = self.gtid(gtid, start.number, have)
-                return Spot(number, found.end)
+                number, transaction = self.gtid(gtid, start.number, have)
+                return Spot(number, transaction.end)
             case BeforeGtid(gtid):
-                number, found = self.gtid(gtid, start.number, have)
-                return Spot(number, found.begin)
+                number, transaction = self.gtid(gtid, start.number, have)
+                return Spot(number, transaction.begin)
             case ToPosition((binlog, offset), lineage):
                 lineage = lineage or self._chosen(binlog, offset)
                 return self.spot(binlog, offset, lineage, option="--lineage")
@@ -370,8 +371,8 @@ class Search:
     def _chosen(self, name: BinlogName, offset: int) -> str | None:
         """The lineage that --lineage names, if this position is in it; it wins over others."""
         wanted = self.request.lineage
-        found = {self.route.lineage(number) for number in self.route.numbers_of(name, offset)}
-        return wanted if wanted in found else None
+        lineages = {self.route.lineage(number) for number in self.route.numbers_of(name, offset)}
+        return wanted if wanted in lineages else None
 
 
 class _TimeSearch:
@@ -407,10 +408,10 @@ class _TimeSearch:
             upto = route.later_hint(number, goal.at_us) + 1
             route.load(number, upto)
             for binlog in range(number, upto):
-                if self._may_be_later(binlog) and (found := self._first_later(binlog)) is not None:
+                if self._may_be_later(binlog) and (later := self._first_later(binlog)) is not None:
                     self._check_credible(is_reached=True)
-                    self._check_after(binlog, found)
-                    return Spot(binlog, found.begin)
+                    self._check_after(binlog, later)
+                    return Spot(binlog, later.begin)
             number = upto
         covered = self._search.covered_us()
         self._check_credible(is_reached=covered is not None and covered >= goal.at_us)
@@ -528,12 +529,12 @@ class _TimeSearch:
         if lie:
             raise self._search.refused(f"{goal} is ambiguous: {lie}", _NAME_IT)
 
-    def _check_after(self, number: int, found: Transaction) -> None:
+    def _check_after(self, number: int, stop_at: Transaction) -> None:
         """See that what comes after the stop and is not later can be explained."""
-        disorder = _Disorder(found, self._goal.at_us)
-        self._look_behind(number, found, disorder)
+        disorder = _Disorder(stop_at, self._goal.at_us)
+        self._look_behind(number, stop_at, disorder)
         self._search.disorder += disorder.left_out
-        stop = self._named(number, found)
+        stop = self._named(number, stop_at)
         if disorder.contradiction is not None and not self._goal.accepts:
             raise self._search.refused(
                 f"{self._goal.text} is ambiguous: {stop} is later, but "
@@ -544,16 +545,16 @@ class _TimeSearch:
         if disorder.left_out:
             more = ", as others do" if disorder.count > 1 else ""
             self._search.warnings.append(
-                f"commit times are {'' if found.commit_exact else 'whole seconds and '}not in "
+                f"commit times are {'' if stop_at.commit_exact else 'whole seconds and '}not in "
                 f"order here: {stop} is left out, and so is "
                 f"{self._named(*disorder.left_out[0])}, which comes after it{more}"
             )
 
-    def _look_behind(self, number: int, found: Transaction, disorder: "_Disorder") -> None:
+    def _look_behind(self, number: int, stop_at: Transaction, disorder: "_Disorder") -> None:
         """Show `disorder` what comes after the stop, until that is enough."""
         route, goal = self._route, self._goal
         is_repeated = route.is_repeated(number, self._start.number)
-        for transaction in route.transactions(number, found.end):
+        for transaction in route.transactions(number, stop_at.end):
             if not is_repeated(transaction) and disorder.is_enough(number, transaction):
                 return
         for later in route.not_later(number + 1, goal.at_us):
@@ -562,7 +563,7 @@ class _TimeSearch:
                 known = route.known(later)
                 if known.least_commit_us is None or known.least_commit_us > goal.at_us:
                     continue
-                has_passed = known.first_us >= found.commit_us
+                has_passed = known.first_us >= stop_at.commit_us
                 for transaction in route.transactions(later):
                     if not is_repeated(transaction) and disorder.is_enough(
                         later, transaction, has_passed=has_passed

@@ -67,11 +67,11 @@ def listen(login: Login, config: PitrConfig) -> Listen:
     """
     if config.serve_address is not None:
         name, port = split_serve_address(config.serve_address)
-        found = Listen(host=_own(name), port=port or 0, certificate=_certificate(name, config))
+        chosen = Listen(host=_own(name), port=port or 0, certificate=_certificate(name, config))
         accepts = config.target is not None and config.target.accept_unverified_server
-        if found.needs_tls and found.certificate is None and not accepts:
+        if chosen.needs_tls and chosen.certificate is None and not accepts:
             raise _unverified(login, name)
-        return found
+        return chosen
     if login.socket or _is_loopback(login.host):
         return Listen()
     own = _towards(login.host, login.port)
@@ -103,13 +103,13 @@ def _unverified(login: Login, name: str) -> RecoveryError:
 def _own(host: str) -> str:
     """The IP address of a name. Raises RecoveryError."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a host name"
         raise RecoveryError(
             f"{_OPTION} {host}: {why}", hint="pass an IP address of this machine"
         ) from error
-    first = str(found[0][4][0])
+    first = str(addresses[0][4][0])
     if ipaddress.ip_address(first).is_unspecified:
         raise RecoveryError(
             f"{_OPTION} {host} is not an address that the target can connect to",
@@ -120,16 +120,16 @@ def _own(host: str) -> str:
 
 def _is_loopback(host: str) -> bool:
     with suppress(OSError, UnicodeError, ValueError):
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in addresses)
     return False
 
 
 def _towards(host: str, port: int) -> str:
     """The address of this machine that it would connect from; "" if unknown. Sends nothing."""
     with suppress(OSError, UnicodeError):
-        family, kind, number, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with closing(socket.socket(family, kind, number)) as probe:
-            probe.connect(there)
+            probe.connect(address)
             return str(probe.getsockname()[0])
     return ""

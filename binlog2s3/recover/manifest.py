@@ -132,14 +132,14 @@ class Manifest(Document):
 
     def written(self) -> bytes:
         """The document. Raises RecoveryError if it is larger than may be read again."""
-        found = self.to_json()
-        if len(found) > self.MOST:
+        data = self.to_json()
+        if len(data) > self.MOST:
             raise RecoveryError(
-                f"the manifest of {len(self.files)} binlogs has {len(found)} bytes, more than "
+                f"the manifest of {len(self.files)} binlogs has {len(data)} bytes, more than "
                 f"{self.MOST}",
                 hint="recover in several steps, each to a later goal",
             )
-        return found
+        return data
 
     def check_size(self) -> None:
         """Raise RecoveryError if the manifest will be too large, whatever the files' sizes are."""
@@ -154,16 +154,16 @@ class Manifest(Document):
     def read(cls, data: bytes, path: str) -> Self:
         """Read it. Raises RecoveryError, which names the path, if it is none."""
         try:
-            found = cls.from_json(data, path)
+            manifest = cls.from_json(data, path)
         except ArchiveError as error:
             raise RecoveryError(str(error), hint=AGAIN) from error
         try:
-            _gtids(found.gtids_added, found.flavour)
-            for _ in found.pieces():
+            _gtids(manifest.gtids_added, manifest.flavour)
+            for _ in manifest.pieces():
                 pass
         except ValueError as error:
             raise RecoveryError(f"{path}: {error!s:.200}", hint=AGAIN) from error
-        return found
+        return manifest
 
 
 def _gtids(text: str | None, flavour: Flavour) -> Gtids | None:

@@ -277,13 +277,13 @@ class Notes:
                 if self._server.rows(f"SELECT 1 FROM {database}.{name} LIMIT 1"):  # noqa: S608 - constants
                     others.append(f"{database}.{name}")
             elif _NAME.fullmatch(database) and name == _TABLE:
-                for found in self._rows_of(database):
-                    is_ours = found is not None and (found.server, found.made) == (
+                for note in self._rows_of(database):
+                    is_ours = note is not None and (note.server, note.made) == (
                         identity,
                         str(int(made or 0)),
                     )
-                    if found is not None and is_ours and _is_readable(found.only_tables):
-                        ours.append(found)
+                    if note is not None and is_ours and _is_readable(note.only_tables):
+                        ours.append(note)
                     else:
                         others.append(f"{database}.{name}")
         if others and not ours:
@@ -307,8 +307,8 @@ class Notes:
             if len(rows) > 1 or not isinstance(number, int) or None in texts.values():
                 yield None
             else:
-                found = {column: str(value) for column, value in texts.items()}
-                yield Note(number=number, database=database, **found)
+                values = {column: str(value) for column, value in texts.items()}
+                yield Note(number=number, database=database, **values)
 
     def _identity(self) -> str:
         """What tells this server from one that a copy of its data was brought to."""
@@ -343,9 +343,9 @@ def _is_readable(only_tables: str) -> bool:
 def _names(only_tables: str) -> frozenset[str] | None:
     """The tables of a mark; None if there is none, or it cannot be read."""
     try:
-        found = json.loads(only_tables or "null")
+        names = json.loads(only_tables or "null")
     except (ValueError, RecursionError):
         return None
-    if isinstance(found, list) and found and all(isinstance(name, str) for name in found):
-        return frozenset(found)
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+        return frozenset(names)
     return None

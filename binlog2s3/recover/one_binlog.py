@@ -161,17 +161,17 @@ def _read(
     """
     wanted = size
     for _ in range(_MOST_TRIES):
-        found = _Pass(name, readable, size)
+        reading = _Pass(name, readable, size)
         try:
-            found.run()
+            reading.run()
         except ArchiveError as error:
-            upto = readable.size if size > readable.size else _begin_of(readable, found.reached)
+            upto = readable.size if size > readable.size else _begin_of(readable, reading.reached)
             if readable.state == "archived" or not upto or upto >= size:
                 raise
             problems.append(error)
             size = upto
         else:
-            return found, size, ((size, wanted),) if size < wanted else ()
+            return reading, size, ((size, wanted),) if size < wanted else ()
     raise problems[-1]
 
 

@@ -99,82 +99,86 @@ class StatementCheck:
             hint=f"{add}{_WITHOUT}",
         )
 
-    def _take(self, found: Statement) -> None:
-        tables = {name.casefold(): name for name in found.tables if name}
-        if found.word in ("RENAME", "ALTER", "CREATE"):
-            self._take_definition(found, tables)
-        elif found.word == "DROP":
-            self._take_drop(found, tables)
-        is_write = found.kind in ROW_KINDS or "insert" in found.also
-        if found.kind == "other":  # it may call a function
-            self.elsewhere += found.word not in UPKEEP
-        elif is_write and found.word != "ALTER":
-            is_unknown = not tables and self._may_name_ours(found)
+    def _take(self, statement: Statement) -> None:
+        tables = {name.casefold(): name for name in statement.tables if name}
+        if statement.word in ("RENAME", "ALTER", "CREATE"):
+            self._take_definition(statement, tables)
+        elif statement.word == "DROP":
+            self._take_drop(statement, tables)
+        is_write = statement.kind in ROW_KINDS or "insert" in statement.also
+        if statement.kind == "other":  # it may call a function
+            self.elsewhere += statement.word not in UPKEEP
+        elif is_write and statement.word != "ALTER":
+            is_unknown = not tables and self._may_name_ours(statement)
             if is_unknown or tables.keys() & self._ours.keys():
-                self.statements.add(found)
+                self.statements.add(statement)
             else:
                 self.elsewhere += 1
 
-    def _move(self, found: Statement, others: set[str]) -> None:
-        self.moved.add(found)
+    def _move(self, statement: Statement, others: set[str]) -> None:
+        self.moved.add(statement)
         for name in sorted(others):
             if len(self.others) < _MOST_OTHERS:
                 self.others[name] = None
 
-    def _take_definition(self, found: Statement, tables: dict[str, str]) -> None:
-        moved, read = _others(found)
+    def _take_definition(self, statement: Statement, tables: dict[str, str]) -> None:
+        moved, read = _others(statement)
         is_subject = bool(tables.keys() & self._ours.keys())
-        if found.word == "RENAME":
+        if statement.word == "RENAME":
             moved |= set(tables.values())
-            if not found.whole and "TABLE" in found.clear.text.upper():
-                if is_subject or self._may_name_ours(found):
-                    self._move(found, set())
+            if not statement.whole and "TABLE" in statement.clear.text.upper():
+                if is_subject or self._may_name_ours(statement):
+                    self._move(statement, set())
                 return
         elif moved:
             moved |= set(tables.values())
-        self._note_made(found, tables, moved)
+        self._note_made(statement, tables, moved)
         may_exchange = moved | read or (
-            found.word == "ALTER" and found.clear.cut and (not tables or _exchanges(found))
+            statement.word == "ALTER"
+            and statement.clear.cut
+            and (not tables or _exchanges(statement))
         )
-        if may_exchange and not is_subject and self._may_look_different(found):
-            self._move(found, set())
+        if may_exchange and not is_subject and self._may_look_different(statement):
+            self._move(statement, set())
             return
         beside = moved | (read if is_subject else set())
         if (is_subject or _folded(moved) & self._ours.keys()) and (
             more := {name for name in beside if name.casefold() not in self._ours}
         ):
-            self._move(found, more)
-        self.unclear += is_subject and found.clear.cut
+            self._move(statement, more)
+        self.unclear += is_subject and statement.clear.cut
 
-    def _note_made(self, found: Statement, tables: dict[str, str], moved: set[str]) -> None:
-        if found.word == "RENAME":
-            names = [name.casefold() for name in found.tables]
+    def _note_made(self, statement: Statement, tables: dict[str, str], moved: set[str]) -> None:
+        if statement.word == "RENAME":
+            names = [name.casefold() for name in statement.tables]
             self._made = (self._made - {*names[::2]}) | {*names[1::2]}
         else:
-            self._made |= _folded(moved) if found.word == "ALTER" else tables.keys()
+            self._made |= _folded(moved) if statement.word == "ALTER" else tables.keys()
         self._made -= self._ours.keys()
 
-    def _take_drop(self, found: Statement, tables: dict[str, str]) -> None:
+    def _take_drop(self, statement: Statement, tables: dict[str, str]) -> None:
         """A DROP of several tables fails if one is not there, as those made meanwhile are not."""
         lacking, is_subject = tables.keys() & self._made, bool(tables.keys() & self._ours.keys())
         self._made -= lacking
-        if lacking and is_subject and "IF" not in found.clear.keywords()[:4]:
-            self._move(found, {tables[name] for name in lacking})
+        if lacking and is_subject and "IF" not in statement.clear.keywords()[:4]:
+            self._move(statement, {tables[name] for name in lacking})
 
-    def _may_name_ours(self, found: Statement) -> bool:
-        names = {name.casefold() for name in found.clear.names()}
-        return found.clear.cut or bool(names & self._bare) or self._may_look_different(found)
+    def _may_name_ours(self, statement: Statement) -> bool:
+        names = {name.casefold() for name in statement.clear.names()}
+        return (
+            statement.clear.cut or bool(names & self._bare) or self._may_look_different(statement)
+        )
 
-    def _may_look_different(self, found: Statement) -> bool:
+    def _may_look_different(self, statement: Statement) -> bool:
         """Whether our names may look different in it: it is in another character set."""
-        head = found.clear
+        head = statement.clear
         is_ascii = head.text.isascii() and not head.cut
         return not (head.is_utf8 or is_ascii or all(map(str.isascii, self._ours)))
 
 
-def _exchanges(found: Statement) -> bool:
+def _exchanges(statement: Statement) -> bool:
     """Whether a definition has a word with which tables exchange rows."""
-    return not _EXCHANGES.isdisjoint(found.clear.keywords())
+    return not _EXCHANGES.isdisjoint(statement.clear.keywords())
 
 
 def _folded(names: set[str]) -> set[str]:
@@ -188,45 +192,45 @@ class _Noted:
     count: int = 0
     shown: list[str] = field(default_factory=list)
 
-    def add(self, found: Statement) -> None:
+    def add(self, statement: Statement) -> None:
         self.count += 1
         if len(self.shown) < _SHOWN:
-            self.shown.append(cut(" ".join(found.clear.text.split()), _MOST_TEXT))
+            self.shown.append(cut(" ".join(statement.clear.text.split()), _MOST_TEXT))
 
 
-def _others(found: Statement) -> tuple[set[str], set[str]]:
+def _others(statement: Statement) -> tuple[set[str], set[str]]:
     """The tables that a definition exchanges rows with, and those that it only refers to."""
-    words = list(found.clear.names())
+    words = list(statement.clear.names())
     upper = [word.upper() for word in words]
     moved, read = set[str](), set[str]()
-    if found.word == "RENAME" or "TABLE" not in upper:
+    if statement.word == "RENAME" or "TABLE" not in upper:
         return moved, read
     for at, word in enumerate(upper):
         behind = at + 1
-        if word == "RENAME" and found.word == "ALTER":
+        if word == "RENAME" and statement.word == "ALTER":
             while upper[behind : behind + 1] in (["TO"], ["AS"], ["="]):
                 behind += 1
             if upper[behind : behind + 1] and upper[behind] not in _NOT_TABLES:
-                moved |= _name_at(words, behind, found.db)
+                moved |= _name_at(words, behind, statement.db)
         elif word == "TABLE" and {"EXCHANGE", "CONVERT"} & set(upper[:at]):
-            moved |= _name_at(words, behind, found.db)
+            moved |= _name_at(words, behind, statement.db)
         elif word in ("LIKE", "REFERENCES"):
-            read |= _name_at(words, behind, found.db)
+            read |= _name_at(words, behind, statement.db)
         elif word == "UNION":
-            moved |= _merged(words, behind, found.db)
+            moved |= _merged(words, behind, statement.db)
     return moved, read
 
 
 def _merged(words: Sequence[str], at: int, db: str) -> set[str]:
     """The tables that a MERGE table consists of, by the list after UNION; none in a SELECT."""
-    found = set[str]()
+    tables = set[str]()
     at += words[at : at + 1] == ["="]
     mark = "("
     while words[at : at + 1] == [mark]:
-        found |= _name_at(words, at + 1, db)
+        tables |= _name_at(words, at + 1, db)
         at += 4 if words[at + 2 : at + 3] == ["."] else 2
         mark = ","
-    return found if words[at : at + 1] == [")"] else set()
+    return tables if words[at : at + 1] == [")"] else set()
 
 
 def _name_at(words: Sequence[str], at: int, db: str) -> set[str]:
@@ -399,8 +403,8 @@ class OnlyTables:
                         f"keeps names in lower case, not {text}", f"--table '{text.lower()}'"
                     )
                 )
-            found = {table_name(str(row["db"]), str(row["name"])) for row in rows}
-            if text in (_folded(found) if folds else found):
+            shown = {table_name(str(row["db"]), str(row["name"])) for row in rows}
+            if text in (_folded(shown) if folds else shown):
                 continue
             if self.looked and text not in self.check.touched:
                 self.refusals.append(
@@ -480,16 +484,16 @@ class OnlyTables:
         ]
         ours = _folded(set(self.tables))
         missing: list[str] = []
-        there = set(ours)
+        applied = set(ours)
         while more := {
             key.parent
             for key in keys
             if key.passes_on
-            and key.child.casefold() in there
-            and key.parent.casefold() not in there
+            and key.child.casefold() in applied
+            and key.parent.casefold() not in applied
         }:
             missing += sorted(more)
-            there |= _folded(more)
+            applied |= _folded(more)
         self._refuse_without(
             missing,
             f"at the target, {target.facts.address}, foreign keys delete or change rows of these "

@@ -77,10 +77,10 @@ def meeting(line: Line, other: Line) -> Meeting:
 
 def _shared(ours: LinePart, other: LinePart, flavour: Flavour) -> Gtids:
     """What was executed at the end of the shorter of two parts of one lineage."""
-    found = [
+    at_cuts = [
         _gtids(line_part.cut, flavour) for line_part in (ours, other) if line_part.cut is not None
     ]
-    return intersection(found[0], found[-1]) if found else empty(flavour)
+    return intersection(at_cuts[0], at_cuts[-1]) if at_cuts else empty(flavour)
 
 
 def _gtids(cut: Parent, flavour: Flavour) -> Gtids:
@@ -122,11 +122,11 @@ def lineages_of(base: Base, history: Snapshot) -> frozenset[str]:
 
 def lineages_at(name: BinlogName, offset: int, history: Snapshot) -> frozenset[str]:
     """The lineages with this position between two transactions; what cannot be read has none."""
-    found = set[str]()
+    ids = set[str]()
     for lineage in _with_bytes(name, offset, history):
         with suppress(ArchiveError):
-            found |= {lineage.id} if history.is_boundary(lineage.id, name, offset) else set()
-    return frozenset(found)
+            ids |= {lineage.id} if history.is_boundary(lineage.id, name, offset) else set()
+    return frozenset(ids)
 
 
 def _with_bytes(name: BinlogName, offset: int, history: Snapshot) -> Iterator[Lineage]:
@@ -165,19 +165,19 @@ def _has_at(
             return False
     if not history.is_boundary(lineage.id, name, offset):
         return False
-    there = gtids_at(history, lineage.id, name, offset)
-    if isinstance(gtids, MariadbGtidList) and isinstance(there, MariadbGtidList):
-        return is_state(gtids, there)
-    return there is not None and either(there, apart) == either(gtids, apart)
+    executed = gtids_at(history, lineage.id, name, offset)
+    if isinstance(gtids, MariadbGtidList) and isinstance(executed, MariadbGtidList):
+        return is_state(gtids, executed)
+    return executed is not None and either(executed, apart) == either(gtids, apart)
 
 
 def without_binlogs(lineage: Lineage, known: Facts, history: Snapshot) -> GtidSet:
     """What a MySQL had executed during a binlog of a lineage, and none of its binlogs ever had."""
-    said = known.leaves_out
+    leaves_out = known.leaves_out
     with suppress(ArchiveError):
-        if said is None and lineage.id == history.current:  # it is open, and has no entry
-            said = history.left_out
-    return GtidSet.parse(lineage.gtids_outside) | gtids_that_came_in(said or ())
+        if leaves_out is None and lineage.id == history.current:  # it is open, and has no entry
+            leaves_out = history.left_out
+    return GtidSet.parse(lineage.gtids_outside) | gtids_that_came_in(leaves_out or ())
 
 
 def refuse_other_position(base: Base, history: Snapshot) -> None:
@@ -306,8 +306,8 @@ def standing(search: Search, have: Gtids) -> RouteExecuted:
     have been used twice. The GTIDs must be those executed there. Raises RecoveryError.
     """
     try:
-        found = _at_its_position(search, have) if isinstance(have, MariadbGtidList) else None
-        return found or search.route.executed(have)
+        executed = _at_its_position(search, have) if isinstance(have, MariadbGtidList) else None
+        return executed or search.route.executed(have)
     except NoPlaceError as error:
         raise search.refused(
             str(error), f"{WHERE_IT_ENDS}; or restore another base backup"
@@ -331,10 +331,10 @@ def _at_its_position(search: Search, have: MariadbGtidList) -> RouteExecuted | N
             continue
         if not route.history.is_boundary(lineage, name, offset):
             continue
-        if (found := route.executed_at(have, Spot(number, offset))) is not None:
-            return found
-        there = route.gtids_at(number, offset)
-        other = f"{name}:{offset} of {lineage} is behind {there or 'no GTIDs'}"
+        if (executed := route.executed_at(have, Spot(number, offset))) is not None:
+            return executed
+        archived = route.gtids_at(number, offset)
+        other = f"{name}:{offset} of {lineage} is behind {archived or 'no GTIDs'}"
     if other:
         raise search.refused(
             f"{base.said_by} contradicts itself: it ends behind {have or 'no GTIDs'} and at "
@@ -374,10 +374,10 @@ def outside(route: Route, start: int) -> Gtids:
 
     See `Lineage.gtids_outside`; MariaDB has none.
     """
-    found: Gtids = empty(route.flavour)
+    gtids: Gtids = empty(route.flavour)
     for line_part in route.line.parts[route.binlogs[start].line_part :]:
-        found = either(found, parse(line_part.lineage.gtids_outside, route.flavour))
-    return found
+        gtids = either(gtids, parse(line_part.lineage.gtids_outside, route.flavour))
+    return gtids
 
 
 def _is_behind(route: Route, number: int, start: Start) -> bool:
@@ -611,14 +611,14 @@ class Origin:
         """The lineages that the base backup can be of; empty if that is unknown."""
         if self._of is None:
             start = self._start
-            found = lineages_of(start.base, self._history) if start.base else frozenset()
-            if start.lineage is not None and found and start.lineage not in found:
+            lineages = lineages_of(start.base, self._history) if start.base else frozenset()
+            if start.lineage is not None and lineages and start.lineage not in lineages:
                 raise RecoveryError(
                     "by its file, position and GTIDs, the base backup is of "
-                    f"{' or '.join(sorted(found))}, not of {start.lineage}",
-                    hint=f"--from-lineage {max(found)}",
+                    f"{' or '.join(sorted(lineages))}, not of {start.lineage}",
+                    hint=f"--from-lineage {max(lineages)}",
                 )
-            self._of = frozenset({start.lineage}) if start.lineage is not None else found
+            self._of = frozenset({start.lineage}) if start.lineage is not None else lineages
         return self._of
 
     def _check_on_line(self, origins: Collection[str]) -> None:

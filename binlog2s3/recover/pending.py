@@ -50,7 +50,7 @@ def pending_at(
     """
     is_long = sum(piece.end - piece.begin for piece in plan.pieces) > most
     is_all, has_some = not is_long and (before is None or before.begin == 0), False
-    found: dict[Xid | AlterName | None, tuple[PlanPiece, Transaction]] = {}
+    open_phases: dict[Xid | AlterName | None, tuple[PlanPiece, Transaction]] = {}
     open_before: dict[Xid | AlterName | None, None] = {}
     looked_at = [(before, before.begin)] if before is not None else []
     for piece, begin in (*looked_at, *_last(plan.pieces, most)):
@@ -58,14 +58,14 @@ def pending_at(
             has_some = True
             if not piece.applies(transaction):
                 continue
-            found.pop(phase.name, None)
+            open_phases.pop(phase.name, None)
             open_before.pop(phase.name, None)
             if phase.phase == "prepare":
-                found[phase.name] = piece, transaction
+                open_phases[phase.name] = piece, transaction
                 if piece is before:
                     open_before[phase.name] = None
-                if len(found) > _MOST:
-                    del found[next(iter(found))]
+                if len(open_phases) > _MOST:
+                    del open_phases[next(iter(open_phases))]
                     is_all = False
     shown = tuple(
         Shown(
@@ -74,7 +74,7 @@ def pending_at(
             transaction=transaction,
             content=snapshot.content(piece.lineage, piece.binlog, transaction),
         )
-        for piece, transaction in found.values()
+        for piece, transaction in open_phases.values()
         if not (is_long and piece is before)  # it may have ended in the rest of the plan
     )
     return Pending(
@@ -117,18 +117,18 @@ class PreparedBefore(Watcher):
         if phase is not None and isinstance(phase.name, Xid):
             self._open.pop(phase.name, None)
 
-    def doubts(self, pending: Sequence[Shown], there: Collection[str] | None) -> Iterator[str]:
+    def doubts(self, pending: Sequence[Shown], prepared: Collection[str] | None) -> Iterator[str]:
         """Why the target may lack some of the history.
 
-        `pending`: what the goal cuts in two. `there`: what the target has prepared; None if it does
-        not tell.
+        `pending`: what the goal cuts in two. `prepared`: what the target has prepared; None if it
+        does not tell.
         """
         if self._unread:
             yield (
                 f"what comes before the plan cannot be read: {self._unread}; the rows of an XA "
                 "transaction that was prepared there, and not yet ended, are in no dump"
             )
-        if there is None:
+        if prepared is None:
             if self._open:
                 yield (
                     f"the source had prepared XA {some([str(name) for name in self._open])} before "
@@ -142,7 +142,7 @@ class PreparedBefore(Watcher):
             phase.name for phase in phases if phase is not None and isinstance(phase.name, Xid)
         )
         names = dict.fromkeys(str(name) for name in (*self._open, *shown))
-        if lost := [name for name in names if name not in there]:
+        if lost := [name for name in names if name not in prepared]:
             yield (
                 f"the source had prepared XA {some(lost)}, and the target has not: the base backup "
                 "was made meanwhile, and a dump does not have such rows; an older one, or a copy "

@@ -181,10 +181,10 @@ class PieceBuilder:
                 hint = max(hint, block.first_offset)
         if hint == begin:
             return begin
-        found = (
+        gtids_behind = (
             transaction.gtid for transaction in route.transactions(number, hint) if transaction.gtid
         )
-        seen = gathered(found, self._flavour)
+        seen = gathered(gtids_behind, self._flavour)
         return hint if isinstance(seen, GtidSet) and gtids - done <= seen else begin
 
     def _check_anonymous(self, number: int) -> None:

@@ -191,7 +191,7 @@ class _Recovery:
             self._ask()
             self._refuse_target(snapshot)
             plan = self._registered(snapshot)
-            start, said = self._start(snapshot)
+            start, start_words = self._start(snapshot)
             if plan is None:
                 start, plan = self._from_seam(start, self._plan(start, snapshot), snapshot)
             if self._apply is not None:
@@ -209,7 +209,7 @@ class _Recovery:
             source=config.source,
             archive=config.s3.url,
             target=self._target.facts.address if self._target is not None else "",
-            start=said,
+            start=start_words,
             streamer=streamer,
             leaves_hole=config.skip_leaves_hole or once,
             applies=self._apply is not None,
@@ -248,7 +248,7 @@ class _Recovery:
         result = self._applied(self._apply, ready)
         if ready.zones is not None and ready.zones.is_news:
             say("warning", ready.zones.unknown_text())
-        found = (
+        reasons = (
             ready.about.only.doubt if ready.about.only is not None else "",
             *self._prepared_before.doubts(ready.plan.pending, result.prepared),
             self._replaced.doubt(referred_before, self._referring()),
@@ -260,7 +260,7 @@ class _Recovery:
             _doubt_of_lacks(ready.plan),
             unseen,
         )
-        doubts = tuple(dict.fromkeys(filter(None, found)))  # two may say the same
+        doubts = tuple(dict.fromkeys(filter(None, reasons)))  # two may say the same
         proved = "" if doubts else result.proved
         return replace(result, proved=proved, doubts=doubts, base_backup=base)
 
@@ -317,18 +317,18 @@ class _Recovery:
         words = []
         if self._target is not None and (have := self._target.facts.executed) is not None:
             words.append("what the target has executed")
-        said = Start()
+        named = Start()
         if config.from_gtid_set is not None:
-            said = start_of_gtids(config.from_gtid_set, flavour)
+            named = start_of_gtids(config.from_gtid_set, flavour)
             words.append("--from-gtid-set")
         elif config.from_binlog is not None and config.from_position is not None:
-            said = Start(position=FilePosition(config.from_binlog, config.from_position))
+            named = Start(position=FilePosition(config.from_binlog, config.from_position))
             words.append(f"{config.from_binlog}:{config.from_position}")
         elif config.from_backup is not None:
             point = read_backup(config.from_backup)
-            said, backup, warnings = start_of_backup(config.from_backup, point, flavour)
+            named, backup, warnings = start_of_backup(config.from_backup, point, flavour)
             self._warnings += warnings
-            lacks = innodb_lacks(said.base, snapshot) if said.base is not None else ""
+            lacks = innodb_lacks(named.base, snapshot) if named.base is not None else ""
             self._check_whole(config.from_backup, (*point.defects, *filter(None, [lacks])))
             words.append(backup)
         elif self._backup is not None:
@@ -337,7 +337,7 @@ class _Recovery:
                     f"{self._backup.name} is no base backup of the whole server: "
                     f"{'; '.join(self._backup.defects)}. Accepted: {self._backup.accepted}"
                 )
-            said = start_of_registered(self._backup, flavour)
+            named = start_of_registered(self._backup, flavour)
             words.append(_words(self._backup))
         elif self._target is not None and have is None:
             raise RecoveryError(
@@ -359,16 +359,16 @@ class _Recovery:
                 f"DATABASE {self._apply.standing.database}"
             )
             if stands.lineage is None:
-                stands = replace(stands, lineage=config.from_lineage, base=said.base)
+                stands = replace(stands, lineage=config.from_lineage, base=named.base)
             return stands, "where a run was interrupted"
         own = self._own()
-        if said.base is not None:
-            refuse_other_position(said.base, snapshot)
+        if named.base is not None:
+            refuse_other_position(named.base, snapshot)
             has = have
-            have = executed_with(has, said.base, own.reset if own is not None else "")
-            self._warnings += _not_executed(has, said.base)
-        lineage = config.from_lineage or said.lineage
-        return replace(said, gtids=have, lineage=lineage, own=own), " and ".join(words)
+            have = executed_with(has, named.base, own.reset if own is not None else "")
+            self._warnings += _not_executed(has, named.base)
+        lineage = config.from_lineage or named.lineage
+        return replace(named, gtids=have, lineage=lineage, own=own), " and ".join(words)
 
     def _check_whole(self, path: Path, defects: Sequence[str]) -> None:
         """Refuse a base backup with defects, unless the operator accepts them."""
@@ -386,12 +386,12 @@ class _Recovery:
         if (at := self._target) is None:
             return None
         facts = at.facts
-        found = Own(facts.uuid, facts.release.reset_statement)
+        own = Own(facts.uuid, facts.release.reset_statement)
         if self._apply is None or facts.flavour != "mariadb":
-            return found
+            return own
         if self._apply.standing.was_interrupted():
-            return found
-        return replace(found, replicated=target.replicated(at.server))
+            return own
+        return replace(own, replicated=target.replicated(at.server))
 
     def _registered(self, snapshot: Snapshot) -> Plan | None:
         """Find the registered backup that is named, or the newest that reaches the goal: its plan.
@@ -400,12 +400,12 @@ class _Recovery:
         """
         if self._config.from_backup_id is None and not self._config.chooses_backup:
             return None
-        there = look_up(self._catalog)
-        self._warnings += [f"{error}; it is not used" for error in there.unreadable]
+        registered = look_up(self._catalog)
+        self._warnings += [f"{error}; it is not used" for error in registered.unreadable]
         if self._config.from_backup_id is not None:
-            self._backup = one_of(there.backups, self._config.from_backup_id)
+            self._backup = one_of(registered.backups, self._config.from_backup_id)
             return None
-        backups = there.restorable
+        backups = registered.restorable
         if not backups:
             raise RecoveryError(
                 "no target, and no base backup is registered that could be restored",
@@ -415,11 +415,11 @@ class _Recovery:
                 "one",
             )
         request = self._request(Start(lineage=self._config.from_lineage))
-        self._backup, found = choose(backups, request, snapshot)
+        self._backup, plan = choose(backups, request, snapshot)
         with _reading():
-            if not isinstance(found, Plan):
-                raise found
-        return found
+            if not isinstance(plan, Plan):
+                raise plan
+        return plan
 
     def _from_seam(self, start: Start, plan: Plan, snapshot: Snapshot) -> tuple[Start, Plan]:
         """The plan without a first transaction that an interrupted run has executed already."""
@@ -470,12 +470,12 @@ class _Recovery:
 
     def _only(self, plan: Plan, open_stream: OpenStream) -> OnlyTables:
         """See whether only these tables can be applied, to this target."""
-        found = OnlyTables(self._config.tables, plan, open_stream)
+        only = OnlyTables(self._config.tables, plan, open_stream)
         if self._target is not None:
-            found.ask(self._target)
-        for refusal in found.refusals:
+            only.ask(self._target)
+        for refusal in only.refusals:
             self._refuse(refusal)
-        return found
+        return only
 
     def _time_zones(
         self, plan: Plan, open_stream: OpenStream, snapshot: Snapshot
@@ -485,36 +485,36 @@ class _Recovery:
         writes = config.output_dir is not None and not config.dry_run
         if not plan.pieces or not (self._apply is not None or writes):
             return None
-        found = TimeZones(
+        zones = TimeZones(
             plan,
             snapshot.time_zone,
             server.time_zone if server is not None else lambda _year: None,
             accepted=config.accept_time_zone,
         )
-        found.look(open_stream, snapshot.transactions)
-        if found.refusal is not None:
-            self._refuse(found.refusal)
-        self._warnings += found.warnings()
-        if found.difference and server is not None:
-            self._warnings += events_warning(server, found.difference)
-        return found
+        zones.look(open_stream, snapshot.transactions)
+        if zones.refusal is not None:
+            self._refuse(zones.refusal)
+        self._warnings += zones.warnings()
+        if zones.difference and server is not None:
+            self._warnings += events_warning(server, zones.difference)
+        return zones
 
     def _pending(self, plan: Plan, snapshot: Snapshot) -> tuple[Shown, ...]:
         """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
         unread = ""
         try:
-            found = pending_at(plan, snapshot, before=piece_before(plan))
+            pending = pending_at(plan, snapshot, before=piece_before(plan))
         except ArchiveError as error:  # what the target has already may be damaged
             unread = str(error)
             with _reading():
-                found = pending_at(plan, snapshot)
-        self._prepared_before = PreparedBefore(found.before, unread=unread)
-        if not found.is_all:
+                pending = pending_at(plan, snapshot)
+        self._prepared_before = PreparedBefore(pending.before, unread=unread)
+        if not pending.is_all:
             self._warnings.append(
                 "XA transactions and ALTERs that the goal cuts in two are shown only if they began "
                 f"in the last {size_text(LOOKED_BACK)} before it"
             )
-        return found.shown
+        return pending.shown
 
     def _settings(self, plan: Plan) -> None:
         """See whether the target makes something else of the binlogs than the source did.
@@ -534,8 +534,8 @@ class _Recovery:
         of_source = next((backup.settings for backup in reversed(backups) if backup.settings), ())
         if not of_source:
             return
-        found = differing(of_source, applied_settings(self._target.server))
-        if folds := found.pop(FOLDS, None):
+        differences = differing(of_source, applied_settings(self._target.server))
+        if folds := differences.pop(FOLDS, None):
             self._refuse(
                 self._target.facts.refusal(
                     f"has {FOLDS} = {folds[1]}, and the source had {folds[0]}: it would take names "
@@ -544,10 +544,10 @@ class _Recovery:
                     "restore the base backup into that",
                 )
             )
-        for name, (source, there) in found.items():
+        for name, (source, at_target) in differences.items():
             self._warnings.append(
-                f"{name} is {there} at the target, and was {source} at the source: what is made, "
-                "or computed for stored generated columns, may differ; set it there first"
+                f"{name} is {at_target} at the target, and was {source} at the source: what is "
+                "made, or computed for stored generated columns, may differ; set it there first"
             )
 
     def _base_check(self, apply: Apply, start: Start) -> BaseCheck:
@@ -561,7 +561,7 @@ class _Recovery:
             return base_check.unchecked("the target has more than it")
         assert self._target is not None  # noqa: S101 - it applies
         with progress_of("bytes of the base backup") as advance:
-            found = base_check.by_dump(
+            check = base_check.by_dump(
                 self._target.server,
                 path,
                 self._config.tables,
@@ -569,10 +569,10 @@ class _Recovery:
                 accepts=self._config.accept_backup,
             )
         if apply.shows_backup(start):
-            return found
+            return check
         return replace(
-            found,
-            words=f"{found.words}; no GTIDs of the target show that this is the one that was "
+            check,
+            words=f"{check.words}; no GTIDs of the target show that this is the one that was "
             "restored: from an older one, WHAT LIES IN BETWEEN WOULD BE LEFT OUT",
         )
 

@@ -227,10 +227,10 @@ class _Planner:
 
         Returns the GTIDs that came to it without a binlog, and that the target does not have.
         """
-        route, found, came_in = self._route, LeftOut(), GtidSet()
+        route, left_out, came_in = self._route, LeftOut(), GtidSet()
         for number in range(first, stop.number + 1):
             known = route.known(number)
-            found.add(known)
+            left_out.add(known)
             came_in |= gtids_that_came_in(known.leaves_out or ())
             if known.crashed and number < stop.number and IGNORES in (known.leaves_out or ()):
                 self._warnings.append(
@@ -241,7 +241,10 @@ class _Planner:
         is_open = is_last and route.known(stop.number).leaves_out is None
         if isinstance(self._request.goal, Latest) or is_open:
             came_in |= gtids_that_came_in(now)
-        self._warnings += [*found.texts(now), *self._search.branches.forgotten(first, stop.number)]
+        self._warnings += [
+            *left_out.texts(now),
+            *self._search.branches.forgotten(first, stop.number),
+        ]
         everything = self._route.gtids_from(first) if came_in else None
         if self._have is None or everything is None:
             return ""
@@ -277,11 +280,11 @@ class _Planner:
         """What a base backup may have that the source got without a binlog, while it wrote some."""
         if self._flavour == "mariadb":
             return empty(self._flavour)
-        route, found = self._route, gtids_that_came_in(self._search.left_out())
+        route, came_in = self._route, gtids_that_came_in(self._search.left_out())
         for at in range(number, min(number + 2, len(route))):  # it may end where the next begins
             with suppress(ArchiveError):  # one that the plan needs is refused elsewhere
-                found |= gtids_that_came_in(route.brief(at).leaves_out or ())
-        return found
+                came_in |= gtids_that_came_in(route.brief(at).leaves_out or ())
+        return came_in
 
     def _check_outside(self, apart: Gtids, everything: Gtids) -> None:
         """See that the target has what a source got without its binlogs, before it wrote them."""
@@ -341,11 +344,13 @@ class _Planner:
         for gtid in own.replicated.gtids():
             text = gtid_text(gtid)
             try:
-                found = transactions_with(self._route, gtid)
+                transactions = transactions_with(self._route, gtid)
             except ArchiveError as error:
                 self._warnings.append(f"it is unknown where the target's {text} is: {error}")
                 continue
-            if found and not any(self._is_before(start, *transaction) for transaction in found):
+            if transactions and not any(
+                self._is_before(start, *transaction) for transaction in transactions
+            ):
                 raise self._search.refused(
                     f"the target has replicated {text} (gtid_slave_pos), which comes after the "
                     "place where this run begins: it would be applied a second time",
@@ -353,7 +358,7 @@ class _Planner:
                     "gtid_slave_pos, instead of the base backup; if the base backup was restored "
                     "again since: SET GLOBAL gtid_slave_pos there to that of the base backup",
                 )
-            if found and not self._is_newest(gtid):
+            if transactions and not self._is_newest(gtid):
                 if is_set:
                     raise self._not_loaded(f"it is at {text}, which comes before that")
                 self._warnings.append(
@@ -388,10 +393,10 @@ class _Planner:
         before = self._route.known(first).gtids_before
         if self._have is None or before is None:
             return None
-        found = either(before, empty(self._flavour))
+        executed = either(before, empty(self._flavour))
         for number in range(first, stop.number):
-            found = either(found, self._route.adds(number))
-        return found
+            executed = either(executed, self._route.adds(number))
+        return executed
 
     def _check_past(
         self, stop: Spot, before_stop: Gtids | None, everything: Gtids | None
@@ -418,8 +423,10 @@ class _Planner:
         """The GTIDs that the binlog of the stop adds before it."""
         if stop.offset >= self._route.end(stop.number):
             return self._route.adds(stop.number)
-        found = self._pieces.gtids_read(stop)
-        return self._route.adds_before(stop.number, stop.offset) if found is None else found
+        gtids_read = self._pieces.gtids_read(stop)
+        return (
+            self._route.adds_before(stop.number, stop.offset) if gtids_read is None else gtids_read
+        )
 
     def _check_skipped(self, *, is_done: bool) -> None:
         """Refuse a --skip-gtid that has no effect.
@@ -439,16 +446,16 @@ class _Planner:
         if not rest:
             return
         have = self._have
-        there = intersection(have, parse(rest, self._flavour)) if have is not None else None
-        if there and is_done:
+        executed = intersection(have, parse(rest, self._flavour)) if have is not None else None
+        if executed and is_done:
             self._warnings.append(
-                f"the target has {gtids_text(there)} already: an earlier run committed it empty, "
-                "or it was applied"
+                f"the target has {gtids_text(executed)} already: an earlier run committed it "
+                "empty, or it was applied"
             )
             return
-        if there:
+        if executed:
             raise self._search.refused(
-                f"the target has {gtids_text(there)} already: it cannot be left out any more",
+                f"the target has {gtids_text(executed)} already: it cannot be left out any more",
                 "if an earlier run of this command left it out, do not name it again; else restore "
                 "an older base backup",
             )
@@ -504,20 +511,20 @@ class _Planner:
         have, allowed, gtids = None, self._allowed, ExactGtids()
         if self._stands is not None:
             have = self._stands.part
-            found = Holes(self._route, have, pieces, start, stop)
-            gtids = found.gtids
+            holes = Holes(self._route, have, pieces, start, stop)
+            gtids = holes.gtids
             if not self._request.any_holes and (rest := gtids - allowed):
-                raise self._hole(rest, found.later)
+                raise self._hole(rest, holes.later)
         unknown = allowed - gtids
-        there = unknown.within(have, self._route) if have is not None else ExactGtids()
-        if unknown - there:
+        executed = unknown.within(have, self._route) if have is not None else ExactGtids()
+        if unknown - executed:
             raise self._search.refused(
-                f"--allow-holes: {gtids_text(unknown - there)} is no hole of the target that would "
-                "be filled",
+                f"--allow-holes: {gtids_text(unknown - executed)} is no hole of the target that "
+                "would be filled",
                 "--dry-run without it names the holes",
             )
-        if there:
-            self._warnings.append(f"--allow-holes: the target has {gtids_text(there)} already")
+        if executed:
+            self._warnings.append(f"--allow-holes: the target has {gtids_text(executed)} already")
         return gtids
 
     def _hole(self, gtids: ExactGtids, later: str) -> RecoveryError:
@@ -570,7 +577,7 @@ class _Planner:
 
     def _last_kept(self, stop: Spot, first: int) -> list[Shown]:
         """The last transactions before the stop that the target has, or gets."""
-        found: list[Shown] = []
+        kept: list[Shown] = []
         limit: int | None = stop.offset
         for number in range(stop.number, max(-1, stop.number - _BACK), -1):
             is_repeated = self._route.is_repeated(number, first)
@@ -578,32 +585,32 @@ class _Planner:
             for begin in reversed([at for at in begins if limit is None or at < limit]):
                 transactions = self._route.transactions(number, begin, limit)
                 last = _last(transactions, is_repeated, self._skip)
-                found = [self._shown(number, transaction) for transaction in last] + found
+                kept = [self._shown(number, transaction) for transaction in last] + kept
                 limit = begin
-                if len(found) >= _SHOWN:
-                    return found[-_SHOWN:]
+                if len(kept) >= _SHOWN:
+                    return kept[-_SHOWN:]
             limit = None
-        return found
+        return kept
 
     def _first_left_out(self, stop: Spot, first: int) -> list[Shown]:
         """The first transactions after the stop."""
-        found: list[Shown] = []
+        left_out: list[Shown] = []
         for number in range(stop.number, len(self._route)):
             is_repeated = self._route.is_repeated(number, first)
             begin = stop.offset if number == stop.number else 0
             try:
                 transactions = self._route.transactions(number, begin)
                 new = (transaction for transaction in transactions if not is_repeated(transaction))
-                found += [
+                left_out += [
                     self._shown(number, transaction)
-                    for transaction in islice(new, _SHOWN - len(found))
+                    for transaction in islice(new, _SHOWN - len(left_out))
                 ]
             except Binlog2s3Error as error:
                 self._warnings.append(f"what comes after the stop cannot be read: {error}")
-                return found
-            if len(found) >= _SHOWN:
+                return left_out
+            if len(left_out) >= _SHOWN:
                 break
-        return found
+        return left_out
 
     def _shown(self, number: int, transaction: Transaction) -> Shown:
         position = self._route.position(number, transaction.begin)
@@ -625,13 +632,13 @@ def _last(
     skip: Skip,
 ) -> list[Transaction]:
     """The last few that are neither repeated nor skipped."""
-    found: list[Transaction] = []
+    kept: list[Transaction] = []
     for transaction in transactions:
         if not (
             is_repeated(transaction)
             or (transaction.gtid is not None and skip.names(transaction.gtid))
         ):
-            found.append(transaction)
-        if len(found) > 4 * _SHOWN:
-            del found[:-_SHOWN]
-    return found[-_SHOWN:]
+            kept.append(transaction)
+        if len(kept) > 4 * _SHOWN:
+            del kept[:-_SHOWN]
+    return kept[-_SHOWN:]

@@ -53,7 +53,7 @@ _NEEDS_RESTART = ("replica_skip_errors", "slave_skip_errors")
 
 
 def problems(
-    found: TargetFacts,
+    facts: TargetFacts,
     login: Login,
     config: PitrConfig,
     *,
@@ -65,64 +65,64 @@ def problems(
 
     `flavour` is the history's, `server_uuids` are those of all servers that wrote to the bucket.
     """
-    if found.flavour != flavour:
-        yield found.refusal(
-            f"is {_TITLE[found.flavour]} {found.version}; the binlogs are {_TITLE[flavour]}'s",
+    if facts.flavour != flavour:
+        yield facts.refusal(
+            f"is {_TITLE[facts.flavour]} {facts.version}; the binlogs are {_TITLE[flavour]}'s",
             "apply them to a server of their own flavour",
         )
     if not config.allow_source:
-        yield from _source_problems(found, login, server_uuids, config)
-    if found.read_only or found.super_read_only:
-        which = "super_read_only" if found.super_read_only else "read_only"
-        both = "super_read_only = OFF, " if found.flavour == "mysql" else ""
-        yield found.refusal(
+        yield from _source_problems(facts, login, server_uuids, config)
+    if facts.read_only or facts.super_read_only:
+        which = "super_read_only" if facts.super_read_only else "read_only"
+        both = "super_read_only = OFF, " if facts.flavour == "mysql" else ""
+        yield facts.refusal(
             f"is read-only ({which} is ON): perhaps it must not be changed",
             f"if it is the right server: SET GLOBAL {both}read_only = OFF",
         )
-    if found.transaction_read_only:
-        name = "transaction_read_only" if found.flavour == "mysql" else "tx_read_only"
-        yield found.refusal(
+    if facts.transaction_read_only:
+        name = "transaction_read_only" if facts.flavour == "mysql" else "tx_read_only"
+        yield facts.refusal(
             f"begins each transaction as a read-only one ({name} is ON)",
             f"if it is the right server: SET GLOBAL {name} = OFF",
         )
     if not config.stop_target_threads:
-        yield from _thread_problems(found)
-    if not found.checks_accounts:
-        yield found.refusal(
+        yield from _thread_problems(facts)
+    if not facts.checks_accounts:
+        yield facts.refusal(
             "was started with --skip-grant-tables: it refuses CREATE USER, GRANT and the like, "
             "which the history may have",
             "restart it without that option; if no password of its accounts is known, start it "
             "with an --init-file of SET sql_log_bin = 0; ALTER USER ...;",
         )
-    if found.unloaded and not is_scratch:
-        yield _unloaded(found)
-    is_empty = found.executed is not None and not found.executed
-    if not config.tells_start and found.tables and is_empty:
-        yield found.refusal(
-            f"has {count_text(found.tables, 'table')} but no GTIDs: was --from-backup forgotten?",
+    if facts.unloaded and not is_scratch:
+        yield _unloaded(facts)
+    is_empty = facts.executed is not None and not facts.executed
+    if not config.tells_start and facts.tables and is_empty:
+        yield facts.refusal(
+            f"has {count_text(facts.tables, 'table')} but no GTIDs: was --from-backup forgotten?",
             "say where the base backup ends: --from-backup PATH; if these tables are not of a base "
             "backup, and everything from the first binlog on is to be applied: --from-binlog NAME "
             "--from-position 4",
         )
-    if found.missing_privileges:
+    if facts.missing_privileges:
         yield RecoveryError(
             f"the account {login.user!r} at the target is missing the privilege "
-            f"{', '.join(found.missing_privileges)}",
-            hint=found.grants,
+            f"{', '.join(facts.missing_privileges)}",
+            hint=facts.grants,
         )
 
 
 def _source_problems(
-    found: TargetFacts, login: Login, server_uuids: Collection[str], config: PitrConfig
+    facts: TargetFacts, login: Login, server_uuids: Collection[str], config: PitrConfig
 ) -> Iterator[RecoveryError]:
-    if found.uuid.lower() in {uuid.lower() for uuid in server_uuids}:
-        if found.flavour == "mysql":
+    if facts.uuid.lower() in {uuid.lower() for uuid in server_uuids}:
+        if facts.flavour == "mysql":
             name = "server_uuid"
             copy = "stop it, delete auto.cnf in its data directory, set another server_id, start it"
         else:
             name, copy = "server id and domain", "SET GLOBAL server_id to one that is not in use"
-        yield found.refusal(
-            f"is the source, or a copy of its data directory: its {name}, {found.uuid}, is that of "
+        yield facts.refusal(
+            f"is the source, or a copy of its data directory: its {name}, {facts.uuid}, is that of "
             "a server whose binlogs are in the bucket",
             f"if it is a copy: {copy}; if it is the source itself, name the server that was "
             "restored from the backup instead (--allow-source is for a source that was restored "
@@ -130,16 +130,16 @@ def _source_problems(
         )
     source = config.source_address
     if source is not None and _is_same(login, source.host, source.port, source.socket):
-        yield found.refusal(
+        yield facts.refusal(
             "is the source of the streamer's configuration",
             "name the server that was restored from the backup; --allow-source applies to the "
             "source itself",
         )
 
 
-def _unloaded(found: TargetFacts) -> RecoveryError:
-    return found.refusal(
-        f"has not loaded the functions of its table mysql.func: {some(found.unloaded)}; a dump "
+def _unloaded(facts: TargetFacts) -> RecoveryError:
+    return facts.refusal(
+        f"has not loaded the functions of its table mysql.func: {some(facts.unloaded)}; a dump "
         "brought them after its start, and statements that use, create or drop them would fail or "
         "be lost",
         "restart it, with their libraries in its plugin_dir; or, if they are not needed: SET "
@@ -147,13 +147,13 @@ def _unloaded(found: TargetFacts) -> RecoveryError:
     )
 
 
-def _thread_problems(found: TargetFacts) -> Iterator[RecoveryError]:
+def _thread_problems(facts: TargetFacts) -> Iterator[RecoveryError]:
     hint = "--stop-target-threads stops it (it stays off)"
-    if found.event_scheduler:
-        yield found.refusal("runs its event scheduler: events would write in between", hint)
-    if found.channels:
-        named = ", ".join(repr(name) if name else "the default one" for name in found.channels)
-        yield found.refusal(
+    if facts.event_scheduler:
+        yield facts.refusal("runs its event scheduler: events would write in between", hint)
+    if facts.channels:
+        named = ", ".join(repr(name) if name else "the default one" for name in facts.channels)
+        yield facts.refusal(
             f"is a running replica (channel: {named}): what it receives would come in between",
             hint,
         )
@@ -171,43 +171,43 @@ def _is_same(login: Login, host: str | None, port: int | None, at: Path | None) 
 
 def _addresses(host: str, port: int) -> set[tuple[str, int]]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return {(host.lower(), port)}
-    names = {str(entry[4][0]).removeprefix("::ffff:") for entry in found}
+    names = {str(entry[4][0]).removeprefix("::ffff:") for entry in entries}
     return {("127.0.0.1" if name == "::1" else name, port) for name in names} | {
         (host.lower(), port)
     }
 
 
-def warnings(found: TargetFacts, *, server_version: str, is_scratch: bool = False) -> list[str]:
+def warnings(facts: TargetFacts, *, server_version: str, is_scratch: bool = False) -> list[str]:
     """What to warn of before the apply. A scratch server has no replicas, and no life after it."""
-    told = []
-    if found.unloaded and is_scratch:
-        told.append(str(_unloaded(found)))
-    if found.flavour == "mariadb" and found.release.is_older(ServerVersion(server_version)):
-        told.append(
-            f"the target is of version {found.version}, older than the binlogs' "
+    texts = []
+    if facts.unloaded and is_scratch:
+        texts.append(str(_unloaded(facts)))
+    if facts.flavour == "mariadb" and facts.release.is_older(ServerVersion(server_version)):
+        texts.append(
+            f"the target is of version {facts.version}, older than the binlogs' "
             f"{server_version}: statements of the newer one may fail there"
         )
-    if found.not_transactional and not is_scratch:
-        told.append(
-            f"the target has {count_text(len(found.not_transactional), 'table')} without "
-            f"transactions: {some(found.not_transactional)}; if it crashes meanwhile, it is "
+    if facts.not_transactional and not is_scratch:
+        texts.append(
+            f"the target has {count_text(len(facts.not_transactional), 'table')} without "
+            f"transactions: {some(facts.not_transactional)}; if it crashes meanwhile, it is "
             "unknown which rows reached them"
         )
-    if found.log_bin and not found.logs_replicated and not is_scratch:
-        name = "log_replica_updates" if found.flavour == "mysql" else "log_slave_updates"
-        told.append(
+    if facts.log_bin and not facts.logs_replicated and not is_scratch:
+        name = "log_replica_updates" if facts.flavour == "mysql" else "log_slave_updates"
+        texts.append(
             f"{name} is OFF at the target: what is applied is not written to its binlog, so its "
             "replicas do not get it"
         )
-    if found.binlog_format == "STATEMENT" and found.log_bin:
-        told.append(
+    if facts.binlog_format == "STATEMENT" and facts.log_bin:
+        texts.append(
             "binlog_format is STATEMENT at the target: the first change of rows would stop the "
             "apply; SET GLOBAL binlog_format = ROW"
         )
-    return told
+    return texts
 
 
 def obstacles(
@@ -267,35 +267,37 @@ def _obstacles(
             "SET GLOBAL server_id = N there, with a number that no server of the archive had",
         )
     rows = server.rows("SHOW GLOBAL VARIABLES")
-    found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+    variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
     if facts.flavour == "mysql":
-        found = {name.replace("slave", "replica"): value for name, value in found.items()} | found
-    yield from _in_settings(facts, found)
+        variables = {
+            name.replace("slave", "replica"): value for name, value in variables.items()
+        } | variables
+    yield from _in_settings(facts, variables)
     if facts.flavour == "mysql":
-        yield from _in_gtids(facts, found, plan)
-        yield from _of_mysql(server, found)
+        yield from _in_gtids(facts, variables, plan)
+        yield from _of_mysql(server, variables)
     else:
-        yield from _of_mariadb(server, found, plan)
-    there = None if facts.missing_privileges else channel_of(target).state()
-    if there is not None and not there.ours:
+        yield from _of_mariadb(server, variables, plan)
+    channel = None if facts.missing_privileges else channel_of(target).state()
+    if channel is not None and not channel.ours:
         yield (
             f"it has a channel {CHANNEL!r} that this program did not make",
             "remove that channel there",
         )
 
 
-def _in_settings(facts: TargetFacts, found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _in_settings(facts: TargetFacts, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, wanted in _WANTED[facts.flavour].items():
-        value = found.get(name, wanted)
+        value = variables.get(name, wanted)
         if value.upper() not in (wanted, "" if wanted == "OFF" else wanted):
             yield f"{name} is {value!r} there", _setting(facts, name, wanted)
-    for name, value in sorted(found.items()):
+    for name, value in sorted(variables.items()):
         if value and name.startswith(_FILTERS):
             yield (
                 f"it would leave something out: {name} is {value!r}",
                 "remove that filter for the time of the recovery",
             )
-    if found.get("innodb_flush_log_at_trx_commit") == "0":
+    if variables.get("innodb_flush_log_at_trx_commit") == "0":
         yield (
             (
                 "innodb_flush_log_at_trx_commit is 0 there: a crash would lose transactions, but "
@@ -316,11 +318,11 @@ def _setting(facts: TargetFacts, name: str, wanted: str) -> str:
 
 
 def _in_gtids(
-    facts: TargetFacts, found: Mapping[str, str], plan: Plan
+    facts: TargetFacts, variables: Mapping[str, str], plan: Plan
 ) -> Iterator[tuple[str, str]]:
     sets = [piece.gtids for piece in plan.pieces if isinstance(piece.gtids, GtidSet)]
     anonymous = plan.transactions - sum(gtids.count for gtids in sets)
-    mode = found.get("gtid_mode", "OFF").upper()
+    mode = variables.get("gtid_mode", "OFF").upper()
     if anonymous and mode == "ON":
         yield (
             f"{anonymous} of the transactions have no GTID, which it refuses (gtid_mode is ON)",
@@ -342,8 +344,8 @@ def _in_gtids(
         )
 
 
-def _of_mysql(server: Server, found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    period = found.get("replica_checkpoint_period", "300")
+def _of_mysql(server: Server, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    period = variables.get("replica_checkpoint_period", "300")
     if int(period) > _SLOWEST_MS:
         yield (
             f"it reports its position only every {period} ms",
@@ -357,7 +359,9 @@ def _of_mysql(server: Server, found: Mapping[str, str]) -> Iterator[tuple[str, s
             yield ("it is a member of a group (Group Replication)", "STOP GROUP_REPLICATION there")
 
 
-def _of_mariadb(server: Server, found: Mapping[str, str], plan: Plan) -> Iterator[tuple[str, str]]:
+def _of_mariadb(
+    server: Server, variables: Mapping[str, str], plan: Plan
+) -> Iterator[tuple[str, str]]:
     for row in server.rows(
         "SELECT table_name AS name, engine AS engine FROM information_schema.tables "
         "WHERE table_schema = 'mysql' AND table_name LIKE 'gtid\\_slave\\_pos%'"
@@ -373,8 +377,10 @@ def _of_mariadb(server: Server, found: Mapping[str, str], plan: Plan) -> Iterato
     begins = plan.begins_behind or MariadbGtidList()
     lists = [piece.gtids for piece in plan.pieces if isinstance(piece.gtids, MariadbGtidList)]
     planned = {(domain, wrote) for gtids in lists for domain, wrote, _ in gtids.gtids()}
-    is_strict = found.get("gtid_strict_mode", "OFF").upper() in ("ON", "1")
-    for domain, wrote, number in MariadbGtidList.parse(found.get("gtid_binlog_pos", "")).gtids():
+    is_strict = variables.get("gtid_strict_mode", "OFF").upper() in ("ON", "1")
+    for domain, wrote, number in MariadbGtidList.parse(
+        variables.get("gtid_binlog_pos", "")
+    ).gtids():
         if number <= begins.greatest(domain):
             continue
         if plan.begins_behind is not None and (domain, wrote) in planned:

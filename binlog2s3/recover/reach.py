@@ -61,21 +61,21 @@ def reaches_of(start: Start, history: Snapshot) -> list[BackupReach]:
         current,
         *(lineage.id for lineage in reversed(history.lineages) if lineage.id != current),
     ]
-    found, refused, there = list[BackupReach](), list[BackupReach](), {*tips}
+    fitting, refused, left = list[BackupReach](), list[BackupReach](), {*tips}
     for tip in tips:
-        if tip not in there:
+        if tip not in left:
             continue  # all of it is in what was found
         request = Request(goal=Latest(), start=start, lineage=tip, is_chosen=False, any_holes=True)
         reach = _along(request, history)
         if not reach.lineage:
             refused.append(reach)
             continue
-        found.append(reach)
-        there &= {lineage for lineage, _ in Branches(Route(history, reach.lineage)).outside()}
+        fitting.append(reach)
+        left &= {lineage for lineage, _ in Branches(Route(history, reach.lineage)).outside()}
     unknown = next(
-        (reach.unknown for reach in (*found, *refused) if reach.unknown is not None), None
+        (reach.unknown for reach in (*fitting, *refused) if reach.unknown is not None), None
     )
-    return [replace(reach, unknown=unknown) for reach in found or refused[:1]]
+    return [replace(reach, unknown=unknown) for reach in fitting or refused[:1]]
 
 
 def reach_of(start: Start, history: Snapshot) -> BackupReach:

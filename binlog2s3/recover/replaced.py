@@ -73,7 +73,7 @@ class Replaced(Watcher):
                 f"all events, and foreign keys may refer to them: {_WHY}"
             )
         keys = [key for some_keys in asked for key in some_keys or ()]
-        found = sorted(self.tables)
+        tables = sorted(self.tables)
         if None in asked:
             refer = "which foreign keys refer to it is not known (GRANT PROCESS ON *.* shows them)"
         elif self._moves and (keys or self._makes_keys):
@@ -82,11 +82,11 @@ class Replaced(Watcher):
                 "CASCADE or SET NULL may have referred to it"
             )
         else:
-            found = [table for table in found if any(key.may_refer_to(*table) for key in keys)]
+            tables = [table for table in tables if any(key.may_refer_to(*table) for key in keys)]
             refer = "foreign keys with ON DELETE CASCADE or SET NULL refer to it"
-        if not found:
+        if not tables:
             return ""
-        names = some([table_name(*table) for table in found])
+        names = some([table_name(*table) for table in tables])
         return (
             f"rows of {names} were replaced (REPLACE, LOAD DATA ... REPLACE), and {refer}: {_WHY}"
         )

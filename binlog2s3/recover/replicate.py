@@ -148,15 +148,15 @@ class Replication:
             yield
             self._put_away(None)
         except SourceError as error:
-            told = RecoveryError(
+            refusal = RecoveryError(
                 f"lost the target, {self._facts.address}, during the apply: {error}"
                 if error.transient
                 else f"the target, {self._facts.address}, does not replicate from here: {error}",
                 hint=self._hint(error),
                 transient=error.transient,
             )
-            self._put_away(told)
-            raise told from error
+            self._put_away(refusal)
+            raise refusal from error
         except BaseException as error:
             self._put_away(error)
             raise
@@ -237,9 +237,9 @@ class Replication:
 
     def _see_filters(self, state: State, tables: Sequence[tuple[str, str]]) -> None:
         """See that the channel leaves out what this run wants, and nothing else."""
-        if found := state.filters_besides(tables):
+        if filters := state.filters_besides(tables):
             raise self._facts.refusal(
-                f"would leave something out: {'; '.join(found)}",
+                f"would leave something out: {'; '.join(filters)}",
                 "remove that filter for the time of the recovery",
             )
         if tables and not state.filters:
@@ -413,8 +413,8 @@ class Replication:
         if "max_allowed_packet" in failure.text:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
             hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {AGAIN}"
-        said = f"{failure.text[:600]}{code}; everything before {reached or 'it'} was applied"
-        return self._facts.refusal(f"refused {named}: {said}", hint)
+        message = f"{failure.text[:600]}{code}; everything before {reached or 'it'} was applied"
+        return self._facts.refusal(f"refused {named}: {message}", hint)
 
     def _gtid_of(self, failure: ApplierFailure, reached: BinlogPosition | None) -> str | None:
         """The GTID of the transaction that failed, which MariaDB does not report."""
@@ -442,12 +442,12 @@ def _position(state: MariadbGtidList | None) -> list[str]:
     """
     if state is None:
         return []
-    found = []
+    gtids = []
     for domain in sorted(state.domains()):
         of_domain = [gtid for gtid in state.gtids() if gtid[0] == domain]
         newest = state.newest(domain) or max(of_domain, key=lambda gtid: gtid[2])
-        found.append(gtid_text(newest))
-    return found
+        gtids.append(gtid_text(newest))
+    return gtids
 
 
 def _noting(data: Iterator[Checked], last: dict[int, str]) -> Iterator[Checked]:

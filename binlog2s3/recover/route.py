@@ -204,9 +204,9 @@ class Route:
         """The transactions of a binlog that lie in [begin, end)."""
         upto = self.size(number) if end is None else min(end, self.size(number))
         name = self.binlogs[number].name
-        for found in self.history.transactions(self.lineage(number), name, begin, upto):
-            if found.end <= upto:
-                yield found
+        for transaction in self.history.transactions(self.lineage(number), name, begin, upto):
+            if transaction.end <= upto:
+                yield transaction
 
     def searched(
         self, number: int, search: Search[Result], begin: int = 0, end: int | None = None
@@ -218,13 +218,13 @@ class Route:
 
     def numbers_of(self, name: BinlogName, offset: int) -> list[int]:
         """The binlogs of this name that have this offset."""
-        found = []
+        numbers = []
         for number, line_binlog in enumerate(self.binlogs):
             if line_binlog.name != name:
                 continue
             if is_within(offset, self.shared(number, 0), self.size(number)):
-                found.append(number)
-        return found
+                numbers.append(number)
+        return numbers
 
     def shared(self, number: int, start: int) -> int:
         """How many first bytes of a binlog are also in a binlog before it, from `start` on."""
@@ -322,8 +322,8 @@ class Route:
         before, after = known(number - 1), known(number)
         if self.part_numbers(number)[0] == number:
             return cut_is_missing(self.line_part(number - 1), before.name, before.size)
-        found = break_between(before, after)
-        return found.text if found is not None else ""
+        gap = break_between(before, after)
+        return gap.text if gap is not None else ""
 
     def is_unlogged_before(self, number: int) -> bool:
         """Whether the source left rows out just before this binlog."""
@@ -402,11 +402,11 @@ class Route:
 
     def executed_at(self, gtids: MariadbGtidList, spot: Spot) -> "RouteExecuted | None":
         """The same if the state is that at this binlog and offset; None if it is not."""
-        there, added = self.gtids_at(*spot), self.added_gtids()
-        if not isinstance(there, MariadbGtidList):
+        executed, added = self.gtids_at(*spot), self.added_gtids()
+        if not isinstance(executed, MariadbGtidList):
             return None
         domains = {domain for binlog in added if binlog.added for domain in binlog.added.domains()}
-        places = places_at(gtids, there, spot, domains=domains)
+        places = places_at(gtids, executed, spot, domains=domains)
         return _executed(places) if places is not None else None
 
     def _first_covered(self, have: GtidSet) -> int | None:
@@ -415,15 +415,15 @@ class Route:
         It is in the first part that has more than that. In a later part a transaction may come
         again, with another commit time.
         """
-        found: int | None = None
+        covered: int | None = None
         for numbers in self.by_part():
             cut = self.line_part(numbers[0]).cut
             last = last_where(numbers, lambda number: has_all(have, self.begins_after(number)))
-            found = found if last is None else last
+            covered = covered if last is None else last
             is_past = cut is not None and self._covers_cut(numbers[-1], cut, have)
-            if found is not None and not is_past:
-                return found
-        return found
+            if covered is not None and not is_past:
+                return covered
+        return covered
 
     def _covers_cut(self, number: int, cut: Parent, have: GtidSet) -> bool:
         """Whether a state has all before a cut, which is in this binlog if that is there.
@@ -462,11 +462,11 @@ class Route:
 
     def _added_by(self, number: int) -> AddedGtids:
         """Of what comes after the cut, nothing: that is a dead branch's."""
-        found = added_gtids(self.brief(number))
+        facts = added_gtids(self.brief(number))
         added = self.adds(number) if self.is_cut(number) else None
         if not isinstance(added, MariadbGtidList):
-            return found
-        return replace(found, added=added, count=-1)  # unknown, so nothing is taken for sure
+            return facts
+        return replace(facts, added=added, count=-1)  # unknown, so nothing is taken for sure
 
     def leads_up(self, number: int) -> bool:
         if not number or self.binlogs[number].broken:
@@ -477,8 +477,8 @@ class Route:
         return other.before is None or joined(one.before, one.added) in (None, other.before)
 
     def gtid_list(self, number: int) -> MariadbGtidList | None:
-        found = self.history.gtid_list(self.lineage(number), self.binlogs[number].name)
-        return found if isinstance(found, MariadbGtidList) else None
+        gtids = self.history.gtid_list(self.lineage(number), self.binlogs[number].name)
+        return gtids if isinstance(gtids, MariadbGtidList) else None
 
     def gtid_transactions(
         self, number: int, gtids: Collection[str], near: str = ""
@@ -491,11 +491,11 @@ class Route:
 
     def near(self, number: int, gtid: str) -> int:
         """Where the last block begins that begins with a lower number of the same server."""
-        found = 0
+        offset = 0
         for block in self.known(number).blocks:
             if block.first_offset is not None and precedes(block.first_gtid, gtid):
-                found = block.first_offset
-        return found
+                offset = block.first_offset
+        return offset
 
     def spot_text(self, number: int, offset: int) -> str:
         if not offset:

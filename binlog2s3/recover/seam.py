@@ -172,12 +172,13 @@ def told_executed(replicated: Gtids | None, gtid: str | None) -> str:
 def _unknown(facts: TargetFacts, found: Next, replicated: Gtids | None) -> RecoveryError:
     named = f" {found.gtid}" if found.gtid else ""
     text = " ".join(" ".join(found.content.statements).split())[:_SHOWN]
-    told = told_executed(replicated, found.gtid)
+    statement = told_executed(replicated, found.gtid)
     look = (
         "look at the target: if it has carried it out, {} there, and run the same command again; "
     )
     return facts.refusal(
         f"crashed where transaction{named} was next, and it is "
         f"unknown whether it has carried it out: {text!r}; twice would be wrong without an error",
-        (look.format(told) + "if not, " if told else "") + "restore the base backup again",
+        (look.format(statement) + "if not, " if statement else "")
+        + "restore the base backup again",
     )

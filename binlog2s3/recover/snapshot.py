@@ -114,8 +114,8 @@ class _EntryReader:
             except ObjectMissingError:
                 return None
 
-        found = self._do({name: partial(bare, name) for name in names})
-        return {name: entry for name, entry in found.items() if isinstance(entry, EntryRow)}
+        rows = self._do({name: partial(bare, name) for name in names})
+        return {name: entry for name, entry in rows.items() if isinstance(entry, EntryRow)}
 
     def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
         """Do these, several at a time. Those that fail with an ArchiveError are left out."""
@@ -259,18 +259,18 @@ class Snapshot:
         return self._names[lineage]
 
     def _find_names(self, lineage: str) -> Sequence[BinlogName]:
-        there = self._look(lineage)
+        held = self._look(lineage)
         if lineage == self._archived_only:
-            first = min(there.open, default=None)
-            names = there.names(lambda _chunks: False)
+            first = min(held.open, default=None)
+            names = held.names(lambda _chunks: False)
             return [name for name in names if first is None or name < first]
-        found = there.names(lambda chunks: chunks.end > len(MAGIC))
+        found = held.names(lambda chunks: chunks.end > len(MAGIC))
         if self._vanished:
             found = [name for name in found if (lineage, name) not in self._vanished]
         durable = self._durable(lineage)
         at = bisect_left(found, durable[0]) if durable else 0
         if durable and durable[1] > len(MAGIC) and durable[0] not in found[at : at + 1]:
-            if self._is_there(there.lineage, durable[0]):
+            if self._is_there(held.lineage, durable[0]):
                 found = sorted([*found, durable[0]])
             else:
                 self._lost[lineage] = f"{durable[0]}, of which {durable[1]} bytes were durable"
@@ -293,13 +293,13 @@ class Snapshot:
 
     def size(self, lineage: str, name: BinlogName) -> int:
         """How many bytes of a binlog there were at the first look; does not read the binlog."""
-        there = self._look(lineage)
-        if name in there.open:
-            return there.open[name].end
-        listed = there.index.listing_of(name.number)
+        held = self._look(lineage)
+        if name in held.open:
+            return held.open[name].end
+        listed = held.index.listing_of(name.number)
         if listed is not None and name in listed.binlogs:
             return listed.binlogs[name].size
-        row = there.index.row(name.number)
+        row = held.index.row(name.number)
         return row.size if row is not None else 0
 
     def load(self, lineage: str, names: Sequence[BinlogName], *, is_brief: bool = False) -> None:
@@ -307,26 +307,26 @@ class Snapshot:
 
         `is_brief`: only those that are in no page.
         """
-        there = self._look(lineage)
+        held = self._look(lineage)
         if is_brief:
-            names = [name for name in names if there.index.row(name.number) is None]
+            names = [name for name in names if held.index.row(name.number) is None]
         by_range: dict[int, list[BinlogName]] = {}
         for name in names:
-            if name not in there.open and not self._entries.has(lineage, name):
-                by_range.setdefault(there.index.first_of(name.number), []).append(name)
+            if name not in held.open and not self._entries.has(lineage, name):
+                by_range.setdefault(held.index.first_of(name.number), []).append(name)
         wanted: dict[BinlogName, int | None] = {}
-        for first, those in by_range.items():
-            if len(those) >= _LEAST_LISTED:
-                there.index.archived(first)
-            for name in those:
-                listed = there.index.listing_of(name.number)
+        for first, in_range in by_range.items():
+            if len(in_range) >= _LEAST_LISTED:
+                held.index.archived(first)
+            for name in in_range:
+                listed = held.index.listing_of(name.number)
                 if listed is None:
                     wanted[name] = None
                 elif name in listed.binlogs and name in listed.entries:
                     wanted[name] = listed.binlogs[name].size
-                elif name not in listed.binlogs and there.index.has(name.number):
+                elif name not in listed.binlogs and held.index.has(name.number):
                     self._vanish(lineage, name)
-        self._entries.load(there.lineage, wanted)
+        self._entries.load(held.lineage, wanted)
 
     def _vanish(self, lineage: str, name: BinlogName) -> None:
         """Note that a page says that this binlog is archived, and it is not."""
@@ -349,15 +349,15 @@ class Snapshot:
 
     def brief(self, lineage: str, name: BinlogName) -> Facts:
         """What is known of a binlog; without its blocks if it comes from a page."""
-        there = self._look(lineage)
-        row = there.index.row(name.number) if name not in there.open else None
+        held = self._look(lineage)
+        row = held.index.row(name.number) if name not in held.open else None
         if row is None or (lineage, name) in self._known:
             return self.known(lineage, name)
         kept = self._briefs.get((lineage, name))
         if kept is None or kept[0] is not row:
             if len(self._briefs) >= _MOST_BRIEFS:
                 self._briefs.clear()
-            kept = self._briefs[lineage, name] = (row, facts_of(row, there.lineage))
+            kept = self._briefs[lineage, name] = (row, facts_of(row, held.lineage))
         return kept[1]
 
     def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
@@ -365,24 +365,24 @@ class Snapshot:
 
         None if none has. Binlogs without an entry are not looked at.
         """
-        there = self._look(lineage)
-        number = there.index.first_later(at_us, begin.number)
-        return name_at(there.lineage, number) if number is not None else None
+        held = self._look(lineage)
+        number = held.index.first_later(at_us, begin.number)
+        return name_at(held.lineage, number) if number is not None else None
 
     def not_later(self, lineage: str, at_us: int, begin: BinlogName) -> Iterator[BinlogName]:
         """The binlogs from `begin` on that may have a commit at or before this time, in order.
 
         By pages, with all that have no entry.
         """
-        there = self._look(lineage)
-        rows = (name_at(there.lineage, n) for n in there.index.not_later(at_us, begin.number))
-        others = (name for name in there.without_entry() if name >= begin)
+        held = self._look(lineage)
+        rows = (name_at(held.lineage, n) for n in held.index.not_later(at_us, begin.number))
+        others = (name for name in held.without_entry() if name >= begin)
         yield from merge(rows, others)
 
     def unbroken_to(self, lineage: str, name: BinlogName) -> BinlogName:
         """By pages: the last binlog to which GTIDs lead from this one without a break."""
-        there = self._look(lineage)
-        return name_at(there.lineage, there.index.unbroken_to(name.number))
+        held = self._look(lineage)
+        return name_at(held.lineage, held.index.unbroken_to(name.number))
 
     # One binlog
 
@@ -498,51 +498,51 @@ class Snapshot:
         return writer.durable.place if writer.durable.offset else None
 
     def _by_id(self, lineage: str) -> Lineage:
-        for found in self.lineages:
-            if found.id == lineage:
-                return found
+        for known in self.lineages:
+            if known.id == lineage:
+                return known
         raise ArchiveError(
             f"there is no lineage {lineage}", hint="`binlog2s3 list` shows the lineages"
         )
 
     def _look(self, lineage: str) -> Inventory:
         if lineage not in self._inventories:
-            found = self._by_id(lineage)
+            known = self._by_id(lineage)
             make = partial(
                 Index,
                 self._catalog,
-                found,
+                known,
                 read_entries=self._entries.without_blocks,
                 problems=self.problems,
                 span=self._span,
             )
-            self._inventories[lineage] = inventory(self._catalog, found, make)
+            self._inventories[lineage] = inventory(self._catalog, known, make)
         return self._inventories[lineage]
 
     # Knowing
 
-    def _find(self, there: Inventory, name: BinlogName) -> Facts:
-        readable = self._archived(there, name) or self._catalog.binlog(there.lineage, name)
-        self.blocks.note(there.lineage, name, readable)
+    def _find(self, held: Inventory, name: BinlogName) -> Facts:
+        readable = self._archived(held, name) or self._catalog.binlog(held.lineage, name)
+        self.blocks.note(held.lineage, name, readable)
         entry = None
         if readable.state == "archived":  # perhaps since the first look
-            entry = self._entries.read(there.lineage, name, readable.size)
+            entry = self._entries.read(held.lineage, name, readable.size)
         if entry is None:
-            durable = self._durable(there.lineage.id)
+            durable = self._durable(held.lineage.id)
             size = durable[1] if durable is not None and durable[0] == name else 0
-            return self._read(there.lineage, name, readable, size, self.problems)
-        self._compare(there, entry, readable.size)
-        return one_binlog.described(entry, there.lineage, self.blocks)
+            return self._read(held.lineage, name, readable, size, self.problems)
+        self._compare(held, entry, readable.size)
+        return one_binlog.described(entry, held.lineage, self.blocks)
 
-    def _archived(self, there: Inventory, name: BinlogName) -> Readable | None:
+    def _archived(self, held: Inventory, name: BinlogName) -> Readable | None:
         """An archived binlog that has an entry, from the listing or from the object itself."""
-        if name in there.open or name not in there:
+        if name in held.open or name not in held:
             return None
-        listed = there.index.listing_of(name.number)
-        key = self._catalog.layout.binlog(there.lineage.id, name)
+        listed = held.index.listing_of(name.number)
+        key = self._catalog.layout.binlog(held.lineage.id, name)
         info = self._catalog.store.head(key) if listed is None else listed.binlogs.get(name)
         if info is None:
-            self._vanish(there.lineage.id, name)
+            self._vanish(held.lineage.id, name)
         if info is None or (listed is not None and name not in listed.entries):
             return None
         return Readable(
@@ -550,13 +550,13 @@ class Snapshot:
             state="archived",
             ranges=(Range(key, 0, info.size, info.last_modified),),
             store=self._catalog.store,
-            again=partial(self._catalog.binlog, there.lineage, name),
+            again=partial(self._catalog.binlog, held.lineage, name),
         )
 
-    def _compare(self, there: Inventory, entry: Entry, size: int) -> None:
+    def _compare(self, held: Inventory, entry: Entry, size: int) -> None:
         """See that an entry fits its object, and its page if that was read."""
-        lineage, name = there.lineage.id, entry.name
+        lineage, name = held.lineage.id, entry.name
         entry.check_size(lineage, size)  # the object was not looked at when the entry was read
-        row = there.index.row_at_hand(name.number)
+        row = held.index.row_at_hand(name.number)
         if row is not None and row != entry.row:
             self._doubt(lineage, name, "has another entry")

@@ -425,8 +425,8 @@ def refuse_full_disk(target: Target) -> None:
     row = target.server.rows("SELECT @@datadir AS data, @@log_bin_basename AS binlog")[0]
     for path in (Path(str(row["data"])), Path(str(row["binlog"] or row["data"])).parent):
         with suppress(OSError):
-            there = os.statvfs(path)
-            if there.f_bavail * there.f_frsize < _LEAST_FREE:
+            disk = os.statvfs(path)
+            if disk.f_bavail * disk.f_frsize < _LEAST_FREE:
                 raise target.facts.refusal(
                     f"makes no progress: the disk of {path} is full",
                     "free some space there: the target then continues by itself, and so does "
@@ -434,18 +434,18 @@ def refuse_full_disk(target: Target) -> None:
                 )
 
 
-def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
+def prove(executed: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
     """See that a target has exactly these GTIDs. Raises RecoveryError with what differs."""
-    if found == expected:
+    if executed == expected:
         return
-    if not isinstance(found, GtidSet) or not isinstance(expected, GtidSet):
-        raise RecoveryError(f"the target has {found} and should have {expected}")
-    missing, extra = expected - found, found - expected
-    told = []
+    if not isinstance(executed, GtidSet) or not isinstance(expected, GtidSet):
+        raise RecoveryError(f"the target has {executed} and should have {expected}")
+    missing, extra = expected - executed, executed - expected
+    texts = []
     if missing:
-        told.append(f"it is missing {gtids_text(missing, _MOST_SHOWN)}")
+        texts.append(f"it is missing {gtids_text(missing, _MOST_SHOWN)}")
     if extra:
-        told.append(f"it has {gtids_text(extra, _MOST_SHOWN)} in addition")
+        texts.append(f"it has {gtids_text(extra, _MOST_SHOWN)} in addition")
     hint = "run the same command again: it applies what is missing" if missing else ""
     if extra:
         mine = any(uuid == own_uuid.lower() for uuid, _, _ in extra.runs())
@@ -454,6 +454,6 @@ def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
         )
         hint += ", so its data are not those of the goal; restore the base backup and run again"
     raise RecoveryError(
-        f"the target is not where the plan says: {' and '.join(told)}",
+        f"the target is not where the plan says: {' and '.join(texts)}",
         hint=hint,
     )

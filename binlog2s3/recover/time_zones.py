@@ -156,9 +156,13 @@ class TimeZones:
             self._unknown_zone = self._zones.get(piece.binlog_id)
         return difference != ""
 
-    def _refusal(self, found: Dependent, difference: str) -> RecoveryError:
+    def _refusal(self, dependent: Dependent, difference: str) -> RecoveryError:
         value = _tz_text({self._zones[key] for key in self._differences})
-        goal = f"--before-gtid {found.gtid}" if found.gtid else f"--to-position {found.position}"
+        goal = (
+            f"--before-gtid {dependent.gtid}"
+            if dependent.gtid
+            else f"--to-position {dependent.position}"
+        )
         restart = (
             f"restart the target's mysqld with the source's zone, {value} in its environment "
             "(Environment= of its systemd unit, or --timezone of mysqld_safe)"
@@ -172,7 +176,7 @@ class TimeZones:
                 "instead of the base backup"
             )
         return RecoveryError(
-            f"{found} depends on the system time zone, and the source's and the target's are "
+            f"{dependent} depends on the system time zone, and the source's and the target's are "
             f"{difference}: the target would store other times",
             hint=f"{hint}; --accept-time-zone applies it all the same",
         )
@@ -354,8 +358,8 @@ def _size(piece: PlanPiece, begin: int, end: int) -> int:
 def _named(piece: PlanPiece, hit: _Hit, transactions: Transactions) -> Dependent:
     position = BinlogPosition(lineage=piece.lineage, binlog=piece.binlog, offset=hit.offset)
     one = hit.transaction
-    if one is None and (found := next_transaction([piece], position, transactions)) is not None:
-        one = found[1]
+    if one is None and (following := next_transaction([piece], position, transactions)) is not None:
+        one = following[1]
     if one is not None:
         position = BinlogPosition(lineage=piece.lineage, binlog=piece.binlog, offset=one.begin)
     return Dependent(
@@ -396,7 +400,7 @@ def _fits(name: str, zone: SystemZone) -> bool:
     of_name = zoneinfo.ZoneInfo(name)
     for day, offset in zip(sampled_days(zone.year), zone.sampled, strict=True):
         moment = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        found = moment.astimezone(of_name).utcoffset()
-        if found is None or found.total_seconds() != offset:
+        offset_there = moment.astimezone(of_name).utcoffset()
+        if offset_there is None or offset_there.total_seconds() != offset:
             return False
     return True

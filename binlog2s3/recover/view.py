@@ -154,8 +154,8 @@ def goal_text(goal: Goal) -> str:
     """Where to stop, as it was asked for."""
     if isinstance(goal, ToTime):
         at = iso_text(goal.at_us)
-        said = "" if goal.text == at else f" ({goal.text})"
-        return f"to {at}{said}: before the first transaction that was committed later"
+        as_given = "" if goal.text == at else f" ({goal.text})"
+        return f"to {at}{as_given}: before the first transaction that was committed later"
     if isinstance(goal, ToGtid):
         return f"to {goal.gtid}, included"
     if isinstance(goal, BeforeGtid):
@@ -190,8 +190,8 @@ def _fields(plan: Plan, about: About) -> Iterator[Field]:
         yield "target", about.target, ""
     if plan.pieces:
         first = plan.pieces[0]
-        said = f" ({about.start})" if about.start else ""
-        yield "from", f"{first.binlog}:{first.begin}{said}", ""
+        start = f" ({about.start})" if about.start else ""
+        yield "from", f"{first.binlog}:{first.begin}{start}", ""
     elif about.start:
         yield "from", about.start, ""
     if plan.before is not None:

@@ -113,10 +113,10 @@ def refuse_links(data: Path) -> None:
     """
     real = os.path.realpath(data.parent) + os.sep
     for path in chain([data], data.rglob("*")):
-        found = path.lstat()
-        is_link = stat.S_ISLNK(found.st_mode) and not os.path.realpath(path).startswith(real)
+        status = path.lstat()
+        is_link = stat.S_ISLNK(status.st_mode) and not os.path.realpath(path).startswith(real)
         is_link = is_link or path.suffix == ".isl"  # InnoDB's own: a table of DATA DIRECTORY
-        if is_link or (stat.S_ISREG(found.st_mode) and found.st_nlink > 1):
+        if is_link or (stat.S_ISREG(status.st_mode) and status.st_nlink > 1):
             raise RecoveryError(
                 f"the restored {path} is a link to something else, which the server would change",
                 hint="the restore command must copy the base backup, not link to it",
@@ -143,9 +143,9 @@ def restore(
     )
     code = waited(process)
     if code != 0:
-        said = end_of(workspace.restore_log) or "it printed nothing"
+        output = end_of(workspace.restore_log) or "it printed nothing"
         raise RecoveryError(
-            f"the restore command {argv[0]} ended with {ended_with(code)}: {said}",
+            f"the restore command {argv[0]} ended with {ended_with(code)}: {output}",
             hint=f"run it by hand with an empty {'server' if into_server else 'directory'}; "
             "docs/drill.md has examples",
         )

@@ -203,10 +203,10 @@ def _feed(stream: Iterator[bytes], argv: list[str], workspace: Workspace, id_: s
 
 def _check(code: int, program: str, workspace: Workspace) -> None:
     if code != 0:
-        said = end_of(workspace.restore_log) or "it printed nothing"
+        output = end_of(workspace.restore_log) or "it printed nothing"
         raise RecoveryError(
-            f"{program} ended with {ended_with(code)}: {said}",
-            hint=f"see {workspace.restore_log.name}; {_advice(said)}",
+            f"{program} ended with {ended_with(code)}: {output}",
+            hint=f"see {workspace.restore_log.name}; {_advice(output)}",
         )
 
 
@@ -217,7 +217,7 @@ _ADVICE = (
 )
 
 
-def _advice(said: str) -> str:
+def _advice(output: str) -> str:
     """What to do about the message of a program that loads a backup."""
-    found = (hint for pattern, hint in _ADVICE if re.search(pattern, said))
-    return next(found, "is --mysqld of the source's version?")
+    hints = (hint for pattern, hint in _ADVICE if re.search(pattern, output))
+    return next(hints, "is --mysqld of the source's version?")

@@ -96,8 +96,8 @@ def undisturbed() -> Iterator[None]:
 def end_all(id_: str) -> bool:
     """Kill every process of this restore; whether none is left. It waits for their end."""
     until = monotonic() + _END_SECONDS
-    while found := marked(id_):
-        for pid in found:
+    while pids := marked(id_):
+        for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if monotonic() > until:
@@ -109,13 +109,13 @@ def end_all(id_: str) -> bool:
 def marked(id_: str) -> list[int]:
     """The processes, except this one, that have this mark and have not ended."""
     wanted = f"{MARK}={id_}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it is another user's, or has ended
             environment = (entry / "environ").read_bytes()
             if wanted in environment.split(b"\0") and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def waited(process: "subprocess.Popen[bytes]") -> int:

@@ -269,7 +269,7 @@ class _Restore:
             if took
             else ("not known: no drill of this source was proved yet")
         )
-        found: list[Field] = [
+        fields: list[Field] = [
             ("restore", f"{backup.name}, {backup.tool}, {size}, {how}", "bold"),
             ("", f"of {moment_text(backup.taken_at)}", ""),
             ("into", str(self._config.data_dir.absolute()), ""),
@@ -279,8 +279,8 @@ class _Restore:
         ]
         if self._left is not None:
             text = f"what was begun {moment_text(self._left.started_at)}: {self._left.stage}"
-            found.append(("continues", text, "yellow"))
-        return found
+            fields.append(("continues", text, "yellow"))
+        return fields
 
     def _space(self, choice: Choice) -> tuple[int | None, int | None]:
         """Bytes that are needed, roughly, and free; None if unknown.
@@ -369,12 +369,12 @@ class _Restore:
         if not any(event.status == "replica" and event.key not in before for event in now):
             return ()
         try:
-            found = self._engine.statuses(self._marker.events, plan)
+            statuses = self._engine.statuses(self._marker.events, plan)
         except (ArchiveError, RecoveryError) as error:
             say("warning", f"whether the source had enabled its events is unknown: {error}")
             return ()
         wanted = (
-            replace(event, status=found.of(event)) for event in now if event.status == "replica"
+            replace(event, status=statuses.of(event)) for event in now if event.status == "replica"
         )
         return tuple(event for event in wanted if event.status != "unknown")
 
@@ -472,7 +472,7 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
             )
             raise
     if config.as_json:
-        said = {
+        document = {
             "source": config.source,
             "goal": marker.goal,
             "data_dir": where,
@@ -482,7 +482,7 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
             "finished_at": datetime.now(UTC),
             "socket": socket,
         }
-        print(printed(PrintedRestore, said))  # noqa: T201
+        print(printed(PrintedRestore, document))  # noqa: T201
         return
     page = page_on(sys.stdout)
     took = duration_text((datetime.now(UTC) - marker.started_at).total_seconds())

@@ -74,7 +74,7 @@ class DataDirectory:
         others = () if self._server_user is None else (self._server_user,)
         try:
             private.check_inner(directory, others=others)
-            found = converted(json.loads(read_marker(directory / MARKER)), Marker)
+            marker = converted(json.loads(read_marker(directory / MARKER)), Marker)
         except FileNotFoundError:
             try:
                 remove_unmarked(directory, MARKER)
@@ -84,12 +84,12 @@ class DataDirectory:
             return None
         except (OSError, ValueError) as error:
             raise self._unknown(str(error)) from error
-        is_over = found.stage in ("finish", "place")
-        if is_over and (found.reached is None or not found.reached.binlog):
+        is_over = marker.stage in ("finish", "place")
+        if is_over and (marker.reached is None or not marker.reached.binlog):
             raise self._unknown("it does not say what was reached")
-        if found.stage != "place":  # then they are the restored files
+        if marker.stage != "place":  # then they are the restored files
             self._refuse_stranger("move it away")
-        return found
+        return marker
 
     def _refuse_stranger(self, hint: str) -> None:
         stranger = min({path.name for path in self.path.iterdir()} - ALLOWED, default="")
@@ -138,13 +138,13 @@ class DataDirectory:
         try:
             if work.data.exists():
                 for path in sorted(work.data.iterdir()):
-                    there = self.path / path.name
-                    if there.exists() or there.is_symlink():
+                    target = self.path / path.name
+                    if target.exists() or target.is_symlink():
                         raise RecoveryError(
-                            f"{there} is there already, and the restore did not put it there",
+                            f"{target} is there already, and the restore did not put it there",
                             hint="move it away, and run the same command again",
                         )
-                    path.rename(there)
+                    path.rename(target)
                 work.data.rmdir()
             os.sync()
             remove(work.directory, MARKER)

@@ -157,20 +157,20 @@ def _snapshot(config: Restoring, catalog: Catalog, advance: Advance) -> Snapshot
 def _only(config: Restoring, plan: Plan, snapshot: Snapshot) -> OnlyTables:
     open_stream = partial(stream_of, snapshot, concurrency=config.s3.concurrency)
     with pitr_named():
-        found = OnlyTables(config.tables, plan, open_stream)
-        for refusal in found.refusals:
+        only = OnlyTables(config.tables, plan, open_stream)
+        for refusal in only.refusals:
             raise refusal
-        return found
+        return only
 
 
 def _chosen(
-    config: Restoring, there: Registered, snapshot: Snapshot, named: str | None
+    config: Restoring, registered: Registered, snapshot: Snapshot, named: str | None
 ) -> tuple[Backup, Plan]:
-    for error in there.unreadable:
+    for error in registered.unreadable:
         say("warning", f"{error}; it is not used")
-    backups = there.restorable
+    backups = registered.restorable
     if named is not None:
-        backup = one_of(there.backups, named)
+        backup = one_of(registered.backups, named)
         backups = [other for other in backups if other == backup]
         if not backups:
             raise RecoveryError(
@@ -246,14 +246,14 @@ class Engine:
         Raises RecoveryError, before anything is made.
         """
         backup = self.choice.backup
-        found = version_of(self._config.mysqld, self.choice.plan.flavour)
+        version = version_of(self._config.mysqld, self.choice.plan.flavour)
         socket = socket_of(self._workspace)
         if self._config.restore_command is None:
             by_stream.programs_for(backup.tool, self._config.mysqld, self._config.program)
         else:
             values = values_of(backup, self._workspace.data, socket)
             refuse_values(self._config.restore_command, backup, values)
-        return found
+        return version
 
     # restore
 
@@ -293,11 +293,11 @@ class Engine:
             refuse_links(workspace.data)
             if self._config.restore_command is None:
                 self._give_data()
-            found = identity.by_file(workspace.data, backup)
-            found = found or identity.by_binlogs(workspace.data, backup)
+            shown_by = identity.by_file(workspace.data, backup)
+            shown_by = shown_by or identity.by_binlogs(workspace.data, backup)
             if not self.choice.is_position_sure:  # a backup of the other history says the same
-                found = ""
-            reached = replace(reached, restored=reached.restored or found)
+                shown_by = ""
+            reached = replace(reached, restored=reached.restored or shown_by)
         take_identity(workspace.data)
         os.sync()  # what the next step begins with must be there after a power cut, too
         return reached
@@ -413,7 +413,7 @@ class Engine:
 
     def statuses(self, before: Sequence[Event], applied: Plan) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
-        found, stop = Statuses(before), applied.stop
+        statuses, stop = Statuses(before), applied.stop
         with progress_of("entries") as advance:
             snapshot = _snapshot(self._config, self._catalog, advance)
             request = Request(goal=ToPosition(stop.file_position), lineage=applied.lineage)
@@ -428,8 +428,8 @@ class Engine:
             }
         concurrency = self._config.s3.concurrency
         with closing(stream_of(snapshot, plan.pieces, concurrency=concurrency)) as stream:
-            found.look(stream, ids)
-        return found
+            statuses.look(stream, ids)
+        return statuses
 
     def _server(self) -> ScratchServer:
         choice = self.choice
@@ -467,8 +467,8 @@ def version_of_source(plan: Plan, history: Snapshot) -> str:
 
     The lineage says the version with which it began: an upgrade continues it.
     """
-    said = history.known(plan.stop.lineage, plan.stop.binlog).server_version
-    return one_line(said or plan.server_version)
+    version = history.known(plan.stop.lineage, plan.stop.binlog).server_version
+    return one_line(version or plan.server_version)
 
 
 def is_position_sure(backup: Backup, history: Snapshot) -> bool:
@@ -484,11 +484,11 @@ def is_position_sure(backup: Backup, history: Snapshot) -> bool:
 def _tz(plan: Plan, history: Snapshot) -> str | None:
     """The value of TZ for the private server, so that its system time zone is the source's."""
     binlogs = {piece.binlog_id for piece in plan.pieces}
-    found = {
+    zones = {
         history.time_zone(*binlog_id)
         for binlog_id in {*binlogs, (plan.stop.lineage, plan.stop.binlog)}
     }
-    known = [zone for zone in found if zone is not None]
+    known = [zone for zone in zones if zone is not None]
     tz = tz_of(known) if known else None
     if known and tz is None:
         say(

@@ -99,11 +99,11 @@ def by_gtids(server: Server, data: Path, backup: Backup, flavour: Flavour) -> st
     if missing and not more and _file_says(data, wanted):
         server.rows(f"SET GLOBAL gtid_purged = '+{missing}'")
         return "its GTIDs"
-    told = [f"it is missing the transactions {gtids_text(missing)}"] if missing else []
-    told += [f"it has the transactions {gtids_text(more)} in addition"] if more else []
-    if told:
+    differences = [f"it is missing the transactions {gtids_text(missing)}"] if missing else []
+    differences += [f"it has the transactions {gtids_text(more)} in addition"] if more else []
+    if differences:
         raise RecoveryError(
-            f"the restored server is not {backup.name}: {' and '.join(told)}", hint=_OTHER
+            f"the restored server is not {backup.name}: {' and '.join(differences)}", hint=_OTHER
         )
     return "its GTIDs"
 
@@ -129,10 +129,10 @@ def _by_positions(server: Server, backup: Backup) -> str:
 def _file_says(data: Path, wanted: object) -> bool:
     """Whether the backup tool's own file in the data directory has these GTIDs."""
     try:
-        said = read_backup(data).gtid_set
+        gtids = read_backup(data).gtid_set
     except Binlog2s3Error:
         return False
-    return said is not None and parse(said, "mysql") == wanted
+    return gtids is not None and parse(gtids, "mysql") == wanted
 
 
 def unknown(backup: Backup, flavour: Flavour, *, is_dump: bool) -> RecoveryError:

@@ -138,13 +138,13 @@ def user_of(options: Iterable[str]) -> int | None:
 
 def socket_of(workspace: Workspace) -> Path:
     """The scratch server's socket. Raises RecoveryError if its path is too long."""
-    found = workspace.directory / _SOCKET
-    if is_too_long(found):
+    path = workspace.directory / _SOCKET
+    if is_too_long(path):
         raise RecoveryError(
-            f"the path of the socket {found} is too long for the system",
+            f"the path of the socket {path} is too long for the system",
             hint="name a directory with a shorter path",
         )
-    return found
+    return path
 
 
 def is_too_long(socket_path: Path) -> bool:
@@ -233,14 +233,14 @@ class ScratchServer:
                     raise error
                 self._process, is_first = self._started(argv, None), False
 
-    def _removed_torn_channel(self, said: str) -> bool:
+    def _removed_torn_channel(self, output: str) -> bool:
         """Remove the files of our channel if the server does not start because of them.
 
         MariaDB writes them in place, and does not start with what a kill has cut off (seen on
         11.8). They say nothing that is needed: what was applied is in `gtid_slave_pos`, a table.
         """
         info = self.workspace.data / f"master-{CHANNEL}.info"
-        if self._settings.flavour != "mariadb" or f"'{info.name}' failed" not in said:
+        if self._settings.flavour != "mariadb" or f"'{info.name}' failed" not in output:
             return False
         relay_logs = self.workspace.data.glob(f"*-relay-bin-{CHANNEL}.*")
         for path in (info, info.with_name(f"relay-log-{CHANNEL}.info"), *relay_logs):
@@ -319,7 +319,7 @@ class ScratchServer:
 
     def _share(self) -> Path:
         """The directory of MariaDB's own scripts, as the server program names it."""
-        said = subprocess.run(
+        help_ = subprocess.run(
             [*self._first(), "--verbose", "--help"],
             capture_output=True,
             check=False,
@@ -327,7 +327,7 @@ class ScratchServer:
             errors="replace",
             timeout=120,
         )
-        for line in said.stdout.splitlines():
+        for line in help_.stdout.splitlines():
             name, _, value = line.partition(" ")
             if name == "lc-messages-dir":
                 folder = Path(value.strip())
@@ -380,10 +380,10 @@ def is_empty(data: Path) -> bool:
 def version_of(program: Path, flavour: Flavour) -> ServerVersion:
     """The version of a server program. Raises RecoveryError if it is none of this flavour."""
     done = _asked(program, "--version")
-    said = re.search(r"\bVer +\d.*", done.stdout)
-    is_mariadb = said is not None and "mariadb" in said[0].lower()
-    what = said[0] if said else " ".join(done.stdout.split()) or ended_with(done.returncode)
-    if done.returncode != 0 or said is None or is_mariadb != (flavour == "mariadb"):
+    version = re.search(r"\bVer +\d.*", done.stdout)
+    is_mariadb = version is not None and "mariadb" in version[0].lower()
+    what = version[0] if version else " ".join(done.stdout.split()) or ended_with(done.returncode)
+    if done.returncode != 0 or version is None or is_mariadb != (flavour == "mariadb"):
         name = "MariaDB" if flavour == "mariadb" else "MySQL"
         raise RecoveryError(
             f"{program} is not a {name} server, as the source is: its --version says: {what:.200}",
@@ -395,7 +395,7 @@ def version_of(program: Path, flavour: Flavour) -> ServerVersion:
             "the database server",
             hint=_SERVER,
         )
-    number = re.search(r"Ver +(\S+)", said[0])
+    number = re.search(r"Ver +(\S+)", version[0])
     return ServerVersion(number[1] if number else "0")
 
 

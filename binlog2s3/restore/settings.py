@@ -95,12 +95,12 @@ def settings_of_backup(data: Path) -> tuple[str, ...]:
     file = data / "backup-my.cnf"
     if file.is_symlink() or not file.is_file() or file.stat().st_size > _MOST_FILE:
         return ()
-    found = {
+    settings = {
         name: value
         for name, value in _pairs(file, 0)
         if name in _OF_FILES and re.fullmatch(_OF_FILES[name], value)
     }
-    return tuple(f"--loose-{name}={value}" for name, value in found.items())
+    return tuple(f"--loose-{name}={value}" for name, value in settings.items())
 
 
 def unusual(options: tuple[str, ...]) -> tuple[str, ...]:

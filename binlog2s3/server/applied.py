@@ -36,8 +36,8 @@ def applied_settings(server: Server) -> tuple[str, ...]:
         if error.transient:
             raise
         return ()
-    found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
-    return tuple(f"{name}={value}" for name, value in _usable(found))
+    variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+    return tuple(f"{name}={value}" for name, value in _usable(variables))
 
 
 def server_options(settings: Sequence[str]) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def _told(settings: Sequence[str]) -> Iterator[tuple[str, str]]:
     return _usable({name: value for name, _, value in pairs})
 
 
-def _usable(found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _usable(settings: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, form in _VALUES.items():
-        if name in found and re.fullmatch(form, found[name]):
-            yield name, found[name]
+        if name in settings and re.fullmatch(form, settings[name]):
+            yield name, settings[name]

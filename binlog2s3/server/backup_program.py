@@ -147,10 +147,10 @@ def program_of(
     kind = _KINDS[tool]
     path = _path_of(kind, tool, given)
     version, help_ = (_printed(path, option) for option in ("--version", "--help"))
-    found = _VERSION.search(version)
+    number = _VERSION.search(version)
     flavour: Flavour = "mariadb" if "MariaDB" in version else "mysql"
     is_named = any(re.search(rf"\b{name} +{_SAYS}", version) for name in kind.names)
-    if found is None or flavour != kind.flavour or not is_named:
+    if number is None or flavour != kind.flavour or not is_named:
         raise SourceError(
             f"{path} is not {tool}: it says {version.strip()[:100]!r}", hint=kind.install
         )
@@ -162,7 +162,7 @@ def program_of(
     program = Tool(
         path=path,
         flavour=flavour,
-        version=found[1],
+        version=number[1],
         connection_server_id=False,
         all_or_nothing="--ssl-fp" in help_,
         plugins=safe_plugins(path, flavour),
@@ -304,11 +304,11 @@ class RunningBackup:
         errors = [line for line in lines if _ERROR.match(line)]
         if status == 0 and not errors:
             return
-        said = "; ".join(lines[-3:] if status else errors[-3:])[-600:]
-        said = one_line(said) or "it said nothing"
+        message = "; ".join(lines[-3:] if status else errors[-3:])[-600:]
+        message = one_line(message) or "it said nothing"
         raise RecoveryError(
-            f"{self.name} ended with {ended_with(status)}: {said}",
-            hint=f"{_advice(said)}; nothing was stored",
+            f"{self.name} ended with {ended_with(status)}: {message}",
+            hint=f"{_advice(message)}; nothing was stored",
         )
 
     def _read_stderr(self, pipe: IO[bytes]) -> None:
@@ -351,9 +351,9 @@ _ADVICE = (
 )
 
 
-def _advice(said: str) -> str:
+def _advice(message: str) -> str:
     """What to do about the message of a backup program."""
     for pattern, hint in _ADVICE:
-        if found := re.search(pattern, said, re.IGNORECASE):
-            return " ".join(found.expand(hint).split())
+        if match := re.search(pattern, message, re.IGNORECASE):
+            return " ".join(match.expand(hint).split())
     return "see its message"

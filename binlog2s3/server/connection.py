@@ -149,21 +149,21 @@ class Server:
         flavour = ServerVersion(version).flavour
         if flavour == "mysql":
             _refuse_aurora_reader(self.rows, self._used.address)
-        found = self._identity(flavour, version, int(row["id"]), tls=tls)
+        facts = self._identity(flavour, version, int(row["id"]), tls=tls)
         if not int(row["log_bin"]):
             raise UnloggedError(
                 f"{self._used.address} writes no binlog (log_bin is OFF)",
                 hint=f"{NO_LOG}; what it commits until then is in no archive",
-                uuid=found.uuid,
+                uuid=facts.uuid,
             )
         if ServerVersion(version).may_log_in_engine and (engine := self._binlog_engine()):
             raise UnloggedError(
                 f"{self._used.address} keeps its binlog in {engine!r:.40} (binlog_storage_engine), "
                 "not in files: that is not supported",
                 hint=IN_ENGINE,
-                uuid=found.uuid,
+                uuid=facts.uuid,
             )
-        return found
+        return facts
 
     def _binlog_engine(self) -> str:
         """The engine that has the binlog; "" if it is in files."""
@@ -207,13 +207,13 @@ class Server:
     def binlogs(self) -> tuple[ServerBinlog, ...]:
         """SHOW BINARY LOGS, oldest first. It locks the server's list: do not ask every second."""
         rows = self.rows("SHOW BINARY LOGS")
-        found = []
+        binlogs = []
         for row in rows:
             encrypted = str(row.get("Encrypted", "No")).lower() == "yes"
             size = int(row["File_size"]) - (_ENCRYPTION_HEADER if encrypted else 0)
             name = binlog_name(str(row["Log_name"]))
-            found.append(ServerBinlog(name=name, size=size, encrypted=encrypted))
-        return tuple(found)
+            binlogs.append(ServerBinlog(name=name, size=size, encrypted=encrypted))
+        return tuple(binlogs)
 
     def position(self) -> ServerPosition:
         """Where the server's binary log ends now, and the server's clock immediately before.
@@ -325,11 +325,11 @@ class Server:
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_expire_logs_seconds', "
             "'binlog_expire_logs_auto_purge', 'expire_logs_days')"
         )
-        found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
-        if found.get("binlog_expire_logs_auto_purge", "ON").upper() in ("OFF", "0"):
+        variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+        if variables.get("binlog_expire_logs_auto_purge", "ON").upper() in ("OFF", "0"):
             return None
-        seconds = float(found.get("binlog_expire_logs_seconds") or 0)
-        return seconds or float(found.get("expire_logs_days") or 0) * 86400.0 or None
+        seconds = float(variables.get("binlog_expire_logs_seconds") or 0)
+        return seconds or float(variables.get("expire_logs_days") or 0) * 86400.0 or None
 
     def _rds_hours(self) -> float | None:
         """RDS's "binlog retention hours"; None if this is not RDS, or the user cannot see it."""
@@ -371,13 +371,13 @@ class Server:
         for statement in dump.SETTINGS[flavour]:
             self.rows(statement)
         try:
-            found = dump.beginning(self._connection, name, most, flavour)
+            data = dump.beginning(self._connection, name, most, flavour)
         except FOREIGN as error:
             raise translate(error, self._used, f"the first bytes of {name}") from error
         finally:
             self.close()
         self.heard_at = time.monotonic()
-        return found
+        return data
 
     @property
     def address(self) -> str:
@@ -461,16 +461,16 @@ def _refuse_aurora_reader(
     address: str,
 ) -> None:
     """See `is_aurora_reader`."""
-    found = {
+    variables = {
         str(row["Variable_name"]).lower(): str(row["Value"])
         for row in rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('aurora_server_id', 'innodb_read_only')"
         )
     }
-    if is_aurora_reader(found):
+    if is_aurora_reader(variables):
         raise SourceError(
             f"{address} is a reader of an Aurora cluster (aurora_server_id "
-            f"{found['aurora_server_id']!r:.100}, innodb_read_only ON)",
+            f"{variables['aurora_server_id']!r:.100}, innodb_read_only ON)",
             hint="give the cluster's writer endpoint with --mysql-host; after a failover its "
             "name may lead to the old writer for some seconds",
         )

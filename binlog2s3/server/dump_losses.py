@@ -154,14 +154,14 @@ def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
     bodies = [row for statement in BODIES for row in ask_of_users(statement)]
     columns = ask_of_users(COLUMNS)
     keys = ask(KEYS) if columns else ()
-    found = [*left_out(ask(DATABASES), ask(IN_SYS), flavour), *rounded(columns, keys, flavour)]
-    found += [*hard_to_load(bodies), *emptied(ask_of_users(FLEETING), flavour)]
+    losses = [*left_out(ask(DATABASES), ask(IN_SYS), flavour), *rounded(columns, keys, flavour)]
+    losses += [*hard_to_load(bodies), *emptied(ask_of_users(FLEETING), flavour)]
     if flavour == "mysql":
-        found += lacking(ask(TABLESPACES), ask(SPATIAL))
+        losses += lacking(ask(TABLESPACES), ask(SPATIAL))
         if ask(RESTRICTS):
-            found += unusual_keys(ask(FOREIGN_KEYS))
+            losses += unusual_keys(ask(FOREIGN_KEYS))
     else:
-        found += of_zone_tables(columns, keys)
+        losses += of_zone_tables(columns, keys)
     indexes = ask_of_users(EXPRESSIONS) if flavour == "mysql" else ()
     checks = ask_of_users(CHECKS[flavour])
     if indexes or checks or any(_is_generated(row) for row in columns):
@@ -169,8 +169,8 @@ def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
         kept = [*map(_object, zone_dependent(columns, indexes, timestamps, keys))]
         either = map(_object, zone_dependent(columns, checks, timestamps, keys))
         checked = [name for name in either if name not in kept]
-        found += computed_anew(kept, checked, ask(ZONE), flavour) if kept or checked else ()
-    return tuple(found)
+        losses += computed_anew(kept, checked, ask(ZONE), flavour) if kept or checked else ()
+    return tuple(losses)
 
 
 def zone_columns(server: Server) -> list[tuple[str, str, str]]:
@@ -181,8 +181,8 @@ def zone_columns(server: Server) -> list[tuple[str, str, str]]:
     columns = [row for row in _rows(server, COLUMNS) if text_of(row["db"]) not in _SYSTEM]
     if not any(_is_generated(row) for row in columns):
         return []
-    found = zone_dependent(columns, (), _rows(server, TIMESTAMPS), _rows(server, KEYS))
-    return [(*_table(row), text_of(row["name"])) for row in found]
+    dependent = zone_dependent(columns, (), _rows(server, TIMESTAMPS), _rows(server, KEYS))
+    return [(*_table(row), text_of(row["name"])) for row in dependent]
 
 
 def _rows(server: Server, statement: str) -> Rows:

@@ -87,9 +87,9 @@ def privilege_error(privileges: str, login: Login) -> SourceError:
 
 def translate(error: Exception, login: Login, what: str = "") -> SourceError:
     """The error for what pymysql raised. `what` was asked for, unless that goes without saying."""
-    found = _translated(error, login, f", asked for {what}" if what else "")
-    found.hint = login.advised(found.hint)
-    return found
+    translated = _translated(error, login, f", asked for {what}" if what else "")
+    translated.hint = login.advised(translated.hint)
+    return translated
 
 
 def _translated(error: Exception, login: Login, doing: str) -> SourceError:

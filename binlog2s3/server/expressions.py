@@ -47,5 +47,5 @@ def needs_zone_tables(expression: str) -> bool:
     return len(_CONVERTS.findall(expression)) > len(_BY_OFFSETS.findall(expression))
 
 
-def _decoded(found: re.Match[str]) -> str:
-    return found[0].encode("latin-1").decode(errors="replace")
+def _decoded(match: re.Match[str]) -> str:
+    return match[0].encode("latin-1").decode(errors="replace")

@@ -106,14 +106,14 @@ CHMOD = "only this program's user should be able to read the file: chmod 600"
 
 def readable_by_others(config: MysqlConfig) -> list[Path]:
     """The files with the password that every user of this host can read."""
-    found = []
+    readable = []
     for path in (config.password_file, config.defaults_file):
         try:
             if path is not None and path.stat().st_mode & 0o004:
-                found.append(path)
+                readable.append(path)
         except OSError:  # who reads it says why it cannot be read
             continue
-    return found
+    return readable
 
 
 def addresses_of(host: str) -> frozenset[str]:
@@ -123,10 +123,10 @@ def addresses_of(host: str) -> frozenset[str]:
     tries, which may be a minute.
     """
     try:
-        found = sockets.getaddrinfo(host, None, type=sockets.SOCK_STREAM) if host else []
+        entries = sockets.getaddrinfo(host, None, type=sockets.SOCK_STREAM) if host else []
     except (OSError, UnicodeError):
         return frozenset()
-    return frozenset(str(address[0]) for *_, address in found)
+    return frozenset(str(address[0]) for *_, address in entries)
 
 
 def _advised(hint: str, prefix: Prefix) -> str:
@@ -201,9 +201,9 @@ def _resolve(config: MysqlConfig) -> Login:
 
 def _here(config: MysqlConfig, options: Mapping[str, str]) -> Path | None:
     """The socket of this host's server, where nothing says another address, or wants TLS."""
-    said = ("host", "port", "ssl-mode", "ssl-ca", "ssl-cert", _PUBLIC_KEY)
+    elsewhere = ("host", "port", "ssl-mode", "ssl-ca", "ssl-cert", _PUBLIC_KEY)
     wanted = (config.ssl_mode, config.ssl_ca, config.ssl_cert, config.server_public_key)
-    if config.local_socket is None or any(name in options for name in said) or any(wanted):
+    if config.local_socket is None or any(name in options for name in elsewhere) or any(wanted):
         return None
     return config.local_socket.find()
 

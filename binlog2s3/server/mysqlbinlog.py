@@ -108,13 +108,13 @@ def _ask(path: str) -> Tool:
     hint = "check that it is mysqlbinlog"
     version, help_ = (said_by(path, option, hint).stdout for option in ("--version", "--help"))
     # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
-    found = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
-    if found is None or "--stop-never" not in help_:
+    match = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
+    if match is None or "--stop-never" not in help_:
         raise SourceError(
             f"{path} is not a mysqlbinlog that can stream (it has no --stop-never)", hint=_MODERN
         )
     flavour: Flavour = "mariadb" if "MariaDB" in version + help_ else "mysql"
-    number = found[1]
+    number = match[1]
     if flavour == "mysql" and number.startswith("3."):  # 5.6 and 5.7 say 3.4
         raise SourceError(
             f"{path} is of MySQL 5.7 or earlier (its version is {number}), which may keep "
@@ -135,8 +135,8 @@ def safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
     """Those of `_SAFE_PLUGINS` that are installed with this program."""
     installed = Path(program).resolve().parent.parent
     folders = ("lib*/plugin", "lib*/*/plugin", "lib*/*/*/plugin")
-    found = {path.name: path for folder in folders for path in installed.glob(f"{folder}/*.so")}
-    return tuple(found[name] for name in _SAFE_PLUGINS[flavour] if name in found)
+    plugins = {path.name: path for folder in folders for path in installed.glob(f"{folder}/*.so")}
+    return tuple(plugins[name] for name in _SAFE_PLUGINS[flavour] if name in plugins)
 
 
 def refuse_unguarded(tool: Tool, login: Login) -> None:
@@ -592,20 +592,20 @@ _KNOWN_ERRORS = (
 
 def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
     """What mysqlbinlog's exit status and standard error mean; SpoolError if it could not write."""
-    said = [line for line in lines if "WARNING" not in line.upper()[:40]]
-    errors = [line for line in said if re.search(r"\berror\b", line, re.IGNORECASE)]
-    text = errors[0] if errors else said[-1] if said else ""
+    spoken = [line for line in lines if "WARNING" not in line.upper()[:40]]
+    errors = [line for line in spoken if re.search(r"\berror\b", line, re.IGNORECASE)]
+    text = errors[0] if errors else spoken[-1] if spoken else ""
     if not text:
         return _silent(status)
     text = text.removeprefix("ERROR: ")
     unknown = _KnownError("", _AGAIN, transient=True)
     matching = (error for error in _KNOWN_ERRORS if re.search(error.pattern, text, re.IGNORECASE))
-    found = next(matching, unknown)
+    known = next(matching, unknown)
     message = f"mysqlbinlog ended: {text}"
-    if found.of_spool:
-        return SpoolError(message, hint=found.hint, transient=found.transient)
+    if known.of_spool:
+        return SpoolError(message, hint=known.hint, transient=known.transient)
     return SourceError(
-        message, hint=found.hint, transient=found.transient, unservable=found.unservable
+        message, hint=known.hint, transient=known.transient, unservable=known.unservable
     )
 
 

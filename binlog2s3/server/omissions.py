@@ -42,7 +42,7 @@ def omissions(server: Server) -> tuple[str, ...] | None:
     variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
     status = _asked(lambda: server.rows(server.version.status_statement))
     replica = _asked(lambda: replica_rows(server))
-    found = [
+    omitted = [
         *binlog_filters(status or ()),
         *replica_filters(variables, replica or ()),
         *_switches(
@@ -50,7 +50,7 @@ def omissions(server: Server) -> tuple[str, ...] | None:
             applies=bool(replica) or replicates(server) is True or _is_node(server),
         ),
     ]
-    return tuple(dict.fromkeys(_printable(text) for text in found))[:_MOST]
+    return tuple(dict.fromkeys(_printable(text) for text in omitted))[:_MOST]
 
 
 def came_in(gtids: GtidSet) -> str:
@@ -66,13 +66,13 @@ def came_in(gtids: GtidSet) -> str:
 
 def gtids_that_came_in(texts: Iterable[str]) -> GtidSet:
     """Those of all `came_in` among these texts; of one that somebody has cut, none."""
-    found = GtidSet()
+    gtids = GtidSet()
     for text in texts:
         setting, _, value = text.partition("=")
         if setting == _PURGED:
             with suppress(ValueError):
-                found |= GtidSet.parse(value)
-    return found
+                gtids |= GtidSet.parse(value)
+    return gtids
 
 
 def binlog_filters(status: Rows) -> Iterator[str]:

@@ -143,43 +143,45 @@ class _Undo:
 
     def _check_settings(self, server: Server, facts: ServerFacts) -> list[str]:
         """Refuse a server on which an undo is not known to be exact. Returns notes."""
-        found = _variables(server)
+        variables = _variables(server)
 
         def refuse(why: str, hint: str = "") -> RecoveryError:
             return RecoveryError(f"{server.address} cannot undo: {why}", hint=hint)
 
-        if is_on(found.get("read_only")) or is_on(found.get("super_read_only")):
+        if is_on(variables.get("read_only")) or is_on(variables.get("super_read_only")):
             raise refuse("it is read-only", "undo on the server that is written to")
         if is_running_replica(server):
             raise refuse(
                 "it is a replica, and its source would not get the undo",
                 "undo on the server that is written to",
             )
-        if found.get("binlog_format", "ROW") not in ("ROW", "MIXED"):
-            raise refuse(f"binlog_format is {found['binlog_format']}", "it must be ROW or MIXED")
+        if variables.get("binlog_format", "ROW") not in ("ROW", "MIXED"):
+            raise refuse(
+                f"binlog_format is {variables['binlog_format']}", "it must be ROW or MIXED"
+            )
         if in_galera(server):
             raise refuse(
                 "it is in a Galera cluster, whose other nodes would get the scratch tables, too, "
                 "and write them to their binlogs"
-                if is_on(found.get("wsrep_on"))
+                if is_on(variables.get("wsrep_on"))
                 else "it is in a Galera cluster, and wsrep_on is OFF: the other nodes would not "
                 "get the undo",
                 _IN_CLUSTER,
             )
-        if found.get("rbr_exec_mode", "STRICT") != "STRICT":
+        if variables.get("rbr_exec_mode", "STRICT") != "STRICT":
             raise refuse("rbr_exec_mode is not STRICT: errors would be ignored")
         if facts.flavour == "mariadb":
-            if found.get("slave_exec_mode", "STRICT") != "STRICT":
+            if variables.get("slave_exec_mode", "STRICT") != "STRICT":
                 raise refuse("slave_exec_mode is not STRICT: errors would be ignored")
-            if found.get("slave_run_triggers_for_rbr", "NO") != "NO":
+            if variables.get("slave_run_triggers_for_rbr", "NO") != "NO":
                 raise refuse("slave_run_triggers_for_rbr is not NO: triggers would fire")
         elif _in_group(server):
             raise refuse(
                 "it is in a group (Group Replication): not tried, so not supported", _IN_CLUSTER
             )
-        self._packet = int(found.get("max_allowed_packet", 0))
+        self._packet = int(variables.get("max_allowed_packet", 0))
         notes = ["triggers do not fire: rows that they changed are in the transaction itself"]
-        if found.get("binlog_row_image", "FULL") != "FULL":
+        if variables.get("binlog_row_image", "FULL") != "FULL":
             notes.append("binlog_row_image is not FULL: the undo cannot be undone")
         filters = binlog_filters(server.rows(server.version.status_statement))
         notes += [
@@ -265,14 +267,14 @@ class _Undo:
 
     def _check_same(self, server: Server, facts: ServerFacts) -> None:
         """Refuse if, since it was planned, the address leads to another server, or it changed."""
-        found = server.facts()
-        if found.uuid != facts.uuid:
+        now = server.facts()
+        if now.uuid != facts.uuid:
             raise RecoveryError(
-                f"{server.address} is another server than when the undo was planned: {found.uuid}, "
+                f"{server.address} is another server than when the undo was planned: {now.uuid}, "
                 f"not {facts.uuid}",
                 hint="give the address of the server itself, not of a proxy",
             )
-        self._check_settings(server, found)
+        self._check_settings(server, now)
 
     def _executed(self, plan: Plan) -> Undone:
         def patient() -> Login:
@@ -286,15 +288,15 @@ class _Undo:
                 self._check_same(server, plan.facts)
 
             def again(table: ChangedTable) -> Definition:
-                found = definition_of(
+                definition = definition_of(
                     scratch, plan.facts.flavour, table, plan.changes.kinds(table.name)
                 )
-                if found != plan.definitions[table.number]:
+                if definition != plan.definitions[table.number]:
                     raise RecoveryError(
                         f"the definition of {table.name} was changed while the undo was planned",
                         hint="run it again",
                     )
-                return found
+                return definition
 
             execution = stack.enter_context(
                 Execution(

@@ -244,20 +244,20 @@ class Execution:
 
     def _definition(self, table: ChangedTable) -> Definition:
         """A table's definition, which cannot change any more; its scratch table is there."""
-        found = self._definitions.get(table.number)
-        if found is None:
+        definition = self._definitions.get(table.number)
+        if definition is None:
             name = f"{quoted(table.body.database)}.{quoted(table.body.table)}"
             self._work.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - takes the metadata lock
-            found = self._ask(table)
-            self._scratch.rows(f"CREATE TABLE {self._copy(table)} LIKE {found.quoted}")
-            for column in found.columns:
+            definition = self._ask(table)
+            self._scratch.rows(f"CREATE TABLE {self._copy(table)} LIKE {definition.quoted}")
+            for column in definition.columns:
                 if column.plain:  # it gets the binlog's value, and not one of this session
                     self._scratch.rows(
                         f"ALTER TABLE {self._copy(table)} "
                         f"MODIFY COLUMN {quoted(column.name)} {column.plain}"
                     )
-            self._definitions[table.number] = found
-        return found
+            self._definitions[table.number] = definition
+        return definition
 
     def _copy(self, table: ChangedTable) -> str:
         return f"{quoted(DATABASE)}.{quoted(f't{table.number}')}"
@@ -360,16 +360,16 @@ class Execution:
     def _with_keys_left_out(self, step: Step) -> set[int]:
         """Which rows of a step have a key of one that was left out: their numbers."""
         copy = self._left_out.get(step.table.name)
-        found = set[int]()
+        left_out = set[int]()
         if copy is None:
-            return found
+            return left_out
         for images in filter(None, (step.before, step.after)):
             self._load(step.table, images)
             in_order = self._that_are_in(step.table, copy)
             if any(in_order):
                 numbers = self._numbers(step.table, images)
-                found.update(compress(numbers, in_order))
-        return found
+                left_out.update(compress(numbers, in_order))
+        return left_out
 
     def _that_are_in(self, table: ChangedTable, copy: str) -> list[bool]:
         """For each row of the scratch table, by key: whether another table has its key."""
@@ -409,7 +409,7 @@ class Execution:
         self._load(table, images)
         rows = self._work.rows(differences(definition, self._copy(table)))
         numbers = self._numbers(table, images)
-        found: dict[int, Conflict] = {}
+        conflicts: dict[int, Conflict] = {}
         for number, row in sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0]):
             there = bool(row["there"])
             if number not in others and (not there if step.kind == "delete" else row["same"]):
@@ -420,8 +420,8 @@ class Execution:
                 f"{name}={_shown(value)}"
                 for name, value in zip(definition.key, values, strict=True)
             )
-            found[number] = Conflict(table=table.name, key=key, why=why, image=images[number])
-        return found
+            conflicts[number] = Conflict(table=table.name, key=key, why=why, image=images[number])
+        return conflicts
 
     def _as_left(self, step: Step) -> int:
         """How many rows of a step are as the change left them. They are locked."""
@@ -527,13 +527,13 @@ class Execution:
             return RecoveryError(
                 f"the server refused to commit: {error}", hint="everything was rolled back"
             )
-        said = {
+        outcome = {
             True: "the rows are as they were before the transaction: it was committed",
             False: "the rows are still as the transaction left them: it was not committed",
             None: "whether it was committed is not known",
         }[committed]
         return LostCommitError(
-            f"the answer to COMMIT was lost ({error}); {said}",
+            f"the answer to COMMIT was lost ({error}); {outcome}",
             hint=_SAFE_AGAIN,
             committed=committed,
         )

@@ -200,11 +200,11 @@ def definition_of(
 
     Raises RecoveryError if they cannot be, SourceError if the server does not answer.
     """
-    found = _Asking(server, flavour, changed)
-    refusal = next(found.problems(kinds), None)
+    asking = _Asking(server, flavour, changed)
+    refusal = next(asking.problems(kinds), None)
     if refusal is not None:
         raise refusal
-    return found.definition()
+    return asking.definition()
 
 
 class _Asking:
@@ -299,11 +299,11 @@ class _Asking:
     def _type(self, row: Mapping[str, Any]) -> _Type | None:
         """The type of a column; None if it is not supported."""
         name = str(row["kind"]).lower()
-        found = _TYPES.get(name) or _MORE[self._flavour].get(name)
-        if found is not None and "COMPRESSED" in str(row["type"]).upper():
+        type_ = _TYPES.get(name) or _MORE[self._flavour].get(name)
+        if type_ is not None and "COMPRESSED" in str(row["type"]).upper():
             code = 140 if name.endswith(("text", "blob")) else 141
-            return _Type(frozenset({code}), found.same)
-        return found
+            return _Type(frozenset({code}), type_.same)
+        return type_
 
     def _of_keys(self) -> Iterator[RecoveryError]:
         by_name: dict[str, list[dict[str, Any]]] = {}

@@ -313,17 +313,19 @@ class Later:
     def culprits(self, conflicts: Sequence[Conflict]) -> Culprits:
         """The last transactions that changed rows of a conflict; as far as they are found."""
         wanted = {conflict.row for conflict in conflicts if conflict.why != "there again"}
-        found, undoing = Culprits(), _Undoing(self._changes, self._source.wanted)
+        culprits, undoing = Culprits(), _Undoing(self._changes, self._source.wanted)
         with suppress(ArchiveError):
             for hit, read in self._after():
                 if hit is None:
                     break
                 later = read()
                 if later is not None:
-                    found.by_row |= {row: name_of(hit) for row in _befores(later) if row in wanted}
+                    culprits.by_row |= {
+                        row: name_of(hit) for row in _befores(later) if row in wanted
+                    }
                     undoing.take(hit, later)
-        found.undo = undoing.by
-        return found
+        culprits.undo = undoing.by
+        return culprits
 
     def _after(self) -> Iterator[tuple[Hit | None, Callable[[], Changes | None]]]:
         """What came after and changes rows of the same tables, and what reads it; None: too many.
@@ -334,10 +336,10 @@ class Later:
         with tempfile.TemporaryFile() as file, closing(self._later(ROW_KINDS)) as later:
 
             def read(hit: Hit) -> Changes | None:
-                found = Changes(cast("BinaryIO", file))
+                changes = Changes(cast("BinaryIO", file))
                 with suppress(RecoveryError):
-                    self._source.read_one(hit, self._snapshot, found)
-                    return found
+                    self._source.read_one(hit, self._snapshot, changes)
+                    return changes
                 return None
 
             for number, hit in enumerate(later):
@@ -388,25 +390,26 @@ def _the_one_at(at: FilePosition, hits: Sequence[Hit]) -> Hit:
     """The transaction that begins at a position, or has it. Two lineages may have such binlogs."""
     begins = [hit for hit in hits if hit.transaction.begin == at.offset] or list(hits)
     if len(begins) > 1:
-        found = ", ".join(f"{name_of(hit)} in lineage {hit.lineage}" for hit in begins)
+        places = ", ".join(f"{name_of(hit)} in lineage {hit.lineage}" for hit in begins)
         raise RecoveryError(
-            f"several lineages have a transaction at {at}: {found}", hint="--gtid names one of them"
+            f"several lineages have a transaction at {at}: {places}",
+            hint="--gtid names one of them",
         )
     return begins[0]
 
 
 def _missing(gtids: Sequence[str], hits: Sequence[Hit]) -> str:
     """Those GTIDs that were not found; "" if none is missing."""
-    found = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
+    gtids_found = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
     missing: list[str] = []
     for text in gtids:
         wanted = parse_gtids(text)
         if isinstance(wanted, GtidSet):
-            for gtid in found:
+            for gtid in gtids_found:
                 wanted -= GtidSet.parse(gtid)
             missing += [str(wanted)] if wanted else []
         else:
-            missing += [gtid for gtid in text.split(",") if gtid.strip() not in found]
+            missing += [gtid for gtid in text.split(",") if gtid.strip() not in gtids_found]
     return ", ".join(missing)
 
 

@@ -158,7 +158,7 @@ class PrintedUndo(Printed):
 
 def document(plan: Plan, undone: Undone | None, config: UndoConfig) -> str:
     """The JSON document; `undone` is None if nothing was executed."""
-    said = {
+    fields = {
         "config": config,
         "plan": plan,
         "undone": undone,
@@ -169,4 +169,4 @@ def document(plan: Plan, undone: Undone | None, config: UndoConfig) -> str:
         "done": undone is not None,
         "conflicts": undone.conflicts if undone is not None else (),
     }
-    return printed(PrintedUndo, said)
+    return printed(PrintedUndo, fields)
