@@ -39,7 +39,9 @@ def test_the_words_of_each_version(version: str) -> None:
     begin = BinlogPosition(lineage="l", binlog=BinlogName.parse("b.000001"), offset=4)
     for place in (None, begin):
         channel.create(("127.0.0.1", 1), Account("u", "p"), place, Listen())
-    assert server.values == [("127.0.0.1", 1, 0), ("127.0.0.1", 1, 0, "l.b.000001", 4)]
+    by_gtid, by_position = server.values
+    assert by_gtid == ("127.0.0.1", 1, 0, 1, 1, 1)
+    assert by_position == ("127.0.0.1", 1, 0, 1, 1, 0, "l.b.000001", 4)
     for only in (False, True):
         channel.start(Account("u", "p"), receive_only=only)
     channel.keeps_order(PLAN)

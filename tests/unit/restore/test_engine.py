@@ -38,7 +38,7 @@ def test_the_status_of_events_after_a_fail_over_in_the_middle(tmp_path: Path) ->
         Catalog(bucket, LAYOUT),
         Workspace(tmp_path, "restore.json"),
         backup.id,
-        Choice(backup=backup, plan=before, version="9.7.4", tz=None, is_place_sure=True),
+        Choice(backup=backup, plan=before, version="9.7.4", tz=None, is_position_sure=True),
     )
     event = Event("shop", "nightly", "root@%", "enabled")
     assert engine.statuses((event,), after).of(event) == "enabled"
