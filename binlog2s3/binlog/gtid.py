@@ -123,6 +123,13 @@ class GtidSet:
         for (uuid, tag), intervals in self._runs.items():
             yield uuid, tag, intervals
 
+    def each(self) -> Iterator[str]:
+        """Each GTID, in the order of `runs`."""
+        for uuid, tag, intervals in self.runs():
+            prefix = f"{uuid}:{tag}" if tag else uuid
+            for first, last in intervals:
+                yield from (f"{prefix}:{number}" for number in range(first, last + 1))
+
     @property
     def count(self) -> int:
         return sum(last - first + 1 for runs in self._runs.values() for first, last in runs)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, beyond, either, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, beyond, either
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
 from binlog2s3.formatting import count_text, gtids_text
@@ -86,8 +86,9 @@ class Apply:
                 self._replicate(work, on_progress, asked)
         else:
             self.standing.put_away()
-        committed = self._commit_empty(plan)
-        gtids, proved = self._prove(plan, committed)
+        if work.commit_empty is not None:
+            target.commit_empty(self._server, work.commit_empty)
+        gtids, proved = self._prove(plan, work.commit_empty)
         return Result(
             how="replication" if plan.pieces else "nothing",
             where=self._facts.address,
@@ -97,7 +98,7 @@ class Apply:
             gtids=gtids,
             stands_at=None if self._facts.keeps_gtids else plan.stop,
             gtid_slave_pos=self._replicated(plan),
-            committed_empty=committed,
+            committed_empty=str(work.commit_empty or ""),
             disabled_events=disabled(self._server),
             prepared=target.prepared(self._server, self._facts.flavour),
             proved=proved,
@@ -131,21 +132,11 @@ class Apply:
             return None
         return target.replicated(self._server)
 
-    def _commit_empty(self, plan: Plan) -> str:
-        if (
-            not isinstance(plan.skipped, GtidSet)
-            or not self._facts.keeps_gtids
-            or self._config.skip_leaves_hole
-        ):
-            return ""
-        target.commit_empty(self._server, plan.skipped)
-        return str(plan.skipped)
-
-    def _prove(self, plan: Plan, committed: str) -> tuple[Gtids | None, str]:
+    def _prove(self, plan: Plan, committed: GtidSet | None) -> tuple[Gtids | None, str]:
         if not self._facts.keeps_gtids or self._facts.executed is None:
             return None, ""
         expected = self._facts.executed
-        for more in (plan.adds, parse(committed, "mysql") if committed else None):
+        for more in (plan.adds, committed):
             expected = either(expected, more) if more is not None else expected
         executed = target.executed(self._server)
         target.prove(executed, expected, own_uuid=self._facts.uuid)

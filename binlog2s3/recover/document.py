@@ -19,7 +19,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.goal import BeforeGtid, Goal, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.formatting import iso_text
 from binlog2s3.recover.model import Plan
-from binlog2s3.recover.view import About, Result, commits_empty, estimate_seconds
+from binlog2s3.recover.view import About, Result, committed_empty, estimate_seconds
 
 _GOALS = {
     ToTime: "time",
@@ -181,5 +181,5 @@ class PrintedRecovery(PrintedDocument):
 
 def whole(plan: Plan, about: About, result: Result | None = None) -> dict[str, Any]:
     """What `PrintedRecovery` is printed of."""
-    empty = {"skipped_committed_empty": commits_empty(plan, about)}
+    empty = {"skipped_committed_empty": committed_empty(plan, about) is not None}
     return {"plan": {"plan": plan, "about": about, **empty}, "result": result}

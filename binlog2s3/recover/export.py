@@ -28,7 +28,7 @@ from binlog2s3.output import clean
 from binlog2s3.recover.extract import contradicts
 from binlog2s3.recover.manifest import MANIFEST, Manifest, WrittenFile
 from binlog2s3.recover.model import Checked, OnProgress, Plan, PlanPiece, ProgressReport, Stream
-from binlog2s3.recover.view import About, Result, goal_text, stop_text
+from binlog2s3.recover.view import About, Result, committed_empty, goal_text, stop_text
 
 README = "README.txt"
 SKIPPED = "skipped.sql"
@@ -98,8 +98,8 @@ def to_directory(
             files.append(name)
         if tuple(file.piece(plan.flavour) for file in written) != plan.pieces:
             raise RecoveryError("the binlogs that were written are not those of the plan")
-        if statements := _to_commit_empty(plan, about):
-            top.write(SKIPPED, statements)
+        if (skipped := committed_empty(plan, about)) is not None:
+            top.write(SKIPPED, _empty_transactions(skipped))
             files.append(SKIPPED)
         top.write(README, [_readme(plan, about, files, directory).encode()])
         top.write(MANIFEST, [replace(manifest, files=tuple(written)).written()])
@@ -326,19 +326,10 @@ def _put(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _to_commit_empty(plan: Plan, about: About) -> list[bytes] | Iterator[bytes]:
-    """SQL that commits the skipped GTIDs empty; nothing if it is not wanted or not possible."""
-    if about.leaves_hole or not isinstance(plan.skipped, GtidSet) or not plan.skipped:
-        return []
-    return _empty_transactions(plan.skipped)
-
-
 def _empty_transactions(gtids: GtidSet) -> Iterator[bytes]:
-    for uuid, tag, intervals in gtids.runs():
-        named = f"{uuid}:{tag}" if tag else uuid
-        for first, last in intervals:
-            for number in range(first, last + 1):
-                yield f"SET GTID_NEXT = '{named}:{number}'; BEGIN; COMMIT;\n".encode()
+    """SQL that commits these GTIDs empty."""
+    for gtid in gtids.each():
+        yield f"SET GTID_NEXT = '{gtid}'; BEGIN; COMMIT;\n".encode()
     yield b"SET GTID_NEXT = 'AUTOMATIC';\n"
 
 

@@ -151,8 +151,11 @@ class PlanPiece:
     @property
     def served_name(self) -> str:
         """The name of its binlog at the target, different for each piece."""
-        at = BinlogPosition(lineage=self.lineage, binlog=self.binlog, offset=self.begin)
-        return at.served_name
+        return self.position(self.begin).served_name
+
+    def position(self, offset: int) -> BinlogPosition:
+        """The position of an offset in its binlog."""
+        return BinlogPosition(lineage=self.lineage, binlog=self.binlog, offset=offset)
 
     @property
     def size(self) -> int:
@@ -271,10 +274,7 @@ class Plan:
     @property
     def begin(self) -> BinlogPosition:
         """Where the first piece begins; without one, where it stops."""
-        if not self.pieces:
-            return self.stop
-        first = self.pieces[0]
-        return BinlogPosition(lineage=first.lineage, binlog=first.binlog, offset=first.begin)
+        return self.pieces[0].position(self.pieces[0].begin) if self.pieces else self.stop
 
     @property
     def transactions(self) -> int:

@@ -73,7 +73,15 @@ from binlog2s3.recover.target import Target
 from binlog2s3.recover.temporary import OlderTemporary
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.unrepeatable import Unrepeatable
-from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
+from binlog2s3.recover.view import (
+    About,
+    Result,
+    committed_empty,
+    print_plan,
+    print_result,
+    question_text,
+    warn_of,
+)
 from binlog2s3.server.applied import FOLDS, applied_settings, differing
 from binlog2s3.server.connection import Server
 from binlog2s3.server.foreign_keys import ForeignKey
@@ -619,7 +627,7 @@ class _Recovery:
             self._refuse(refusal)
 
     def _confirm(self, plan: Plan, about: About) -> None:
-        if self._config.yes or not self._has_work(plan):
+        if self._config.yes or not (plan.pieces or committed_empty(plan, about)):
             return
         confirm(
             question_text(plan, about),
@@ -627,9 +635,6 @@ class _Recovery:
             hint="--yes applies without asking, --dry-run only shows the plan",
             as_json=self._config.as_json,
         )
-
-    def _has_work(self, plan: Plan) -> bool:
-        return bool(plan.pieces or (plan.skipped and not self._config.skip_leaves_hole))
 
     # Doing it
 
@@ -647,6 +652,7 @@ class _Recovery:
             open_stream=opened,
             transactions=ready.snapshot.transactions,
             tables=tables,
+            commit_empty=committed_empty(ready.plan, ready.about),
         )
         try:
             with showing(sys.stderr) as progress:

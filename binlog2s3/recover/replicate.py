@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.place import domain_of, gtid_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
 from binlog2s3.recover.applier_error import (
@@ -58,13 +58,14 @@ class Work:
     """What is applied: a plan, and how its bytes are had.
 
     `transactions` of the history, to find the one that a MariaDB refused. `tables`: apply only
-    these; none means all.
+    these; none means all. `commit_empty`: skipped GTIDs that are committed empty at the end.
     """
 
     plan: Plan
     open_stream: OpenStream
     transactions: Transactions = lambda *_: iter(())
     tables: Sequence[tuple[str, str]] = ()
+    commit_empty: GtidSet | None = None
 
 
 class Replication:

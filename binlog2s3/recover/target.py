@@ -405,13 +405,10 @@ def commit_empty(server: Server, gtids: GtidSet) -> None:
     """
     server.close()  # a new connection: the old one may have been idle for hours
     try:
-        for uuid, tag, intervals in gtids.runs():
-            prefix = f"{uuid}:{tag}" if tag else uuid
-            for first, last in intervals:
-                for number in range(first, last + 1):
-                    server.rows("SET SESSION gtid_next = %s", (f"{prefix}:{number}",))
-                    server.rows("BEGIN")
-                    server.rows("COMMIT")
+        for gtid_next in gtids.each():
+            server.rows("SET SESSION gtid_next = %s", (gtid_next,))
+            server.rows("BEGIN")
+            server.rows("COMMIT")
         server.rows("SET SESSION gtid_next = 'AUTOMATIC'")
     finally:
         server.close()

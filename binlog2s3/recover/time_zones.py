@@ -356,12 +356,12 @@ def _size(piece: PlanPiece, begin: int, end: int) -> int:
 
 
 def _named(piece: PlanPiece, hit: _Hit, transactions: Transactions) -> Dependent:
-    position = BinlogPosition(lineage=piece.lineage, binlog=piece.binlog, offset=hit.offset)
+    position = piece.position(hit.offset)
     one = hit.transaction
     if one is None and (following := next_transaction([piece], position, transactions)) is not None:
         one = following[1]
     if one is not None:
-        position = BinlogPosition(lineage=piece.lineage, binlog=piece.binlog, offset=one.begin)
+        position = piece.position(one.begin)
     return Dependent(
         position=position, gtid=one.gtid if one is not None else None, statement=hit.statement
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from binlog2s3.binlog.content import AlterName, Content, TwoPhase
-from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.config.goal import BeforeGtid, Goal, ToGtid, ToPosition, ToTime
 from binlog2s3.formatting import (
     count_text,
@@ -223,7 +223,7 @@ def _exceptional_fields(plan: Plan, about: About) -> Iterator[Field]:
     if plan.holes:
         yield "holes", f"{gtids_text(plan.holes)} (applied first: --allow-holes)", "yellow"
     if plan.skipped:
-        then = "then committed empty" if commits_empty(plan, about) else "their GTIDs stay unused"
+        then = "then committed empty" if committed_empty(plan, about) else "their GTIDs stay unused"
         yield "skip", f"{plan.skipped_text} ({then})", "yellow"
 
 
@@ -233,9 +233,11 @@ def _only_fields(only: OnlyTables | None) -> Iterator[Field]:
         yield "", "the target is marked first: its other tables stay as they are", ""
 
 
-def commits_empty(plan: Plan, about: About) -> bool:
-    """Whether the skipped ones are committed empty, which MariaDB cannot do."""
-    return bool(plan.skipped) and not about.leaves_hole and plan.flavour == "mysql"
+def committed_empty(plan: Plan, about: About) -> GtidSet | None:
+    """The skipped GTIDs that are committed empty, which MariaDB cannot do; None if none are."""
+    if about.leaves_hole or not isinstance(plan.skipped, GtidSet):
+        return None
+    return plan.skipped or None
 
 
 def _way_fields(plan: Plan, about: About) -> Iterator[Field]:
