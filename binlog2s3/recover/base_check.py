@@ -19,9 +19,9 @@ from binlog2s3.archive.drills import Drill, UnreadDrill
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, moment_text, some
 from binlog2s3.recover.backup import examined, refuse_defects
-from binlog2s3.recover.dump_content import SYSTEM, DumpContent
+from binlog2s3.recover.dump_content import DumpContent
 from binlog2s3.server.connection import Server
-from binlog2s3.server.sql import quoted, text_of
+from binlog2s3.server.sql import SYSTEM, quoted, text_of
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.workers import Advance, unseen
 

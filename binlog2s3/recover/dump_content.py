@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from binlog2s3.recover.backup_format import SINGLE_DATABASE, shown
+from binlog2s3.server.sql import SYSTEM
 
 MOST_NAMES = 1 << 20
 """So many tables and accounts are remembered; the rest is not checked."""
@@ -38,7 +39,6 @@ _LINE = re.compile(
 )
 CUT_OFF = "it is cut off: its last line is not that of a complete dump"
 _WITHOUT_TRANSACTIONS = {b"myisam", b"aria", b"csv", b"archive"}
-SYSTEM = ("mysql", "sys", "performance_schema", "information_schema")
 _ACCOUNTS = {("mysql", "user"), ("mysql", "global_priv")}
 _TOKEN = re.compile(rb"'(?:[^'\\]|\\.|'')*'|[(),]|[^'(),]+", re.DOTALL)
 _COLUMNS = re.compile(rb"\s*\((?P<names>[^()]*)\)\s*VALUES")

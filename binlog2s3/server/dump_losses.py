@@ -15,15 +15,14 @@ from binlog2s3.errors import SourceError
 from binlog2s3.formatting import cut, one_line, some
 from binlog2s3.server.connection import Server
 from binlog2s3.server.expressions import depends_on_zone, mentions, needs_zone_tables
-from binlog2s3.server.sql import HAS_ROWS, text_of
+from binlog2s3.server.sql import HAS_ROWS, SYSTEM, text_of
 
 Rows = Sequence[Mapping[str, Any]]
 _TableName = tuple[str, str]
 _Columns = defaultdict[_TableName, set[str]]
 """Names of columns in lower case, by their table."""
 _MOST, _NAME_MOST = 5, 200
-_SYSTEM = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
-_LEFT_OUT = _SYSTEM - {"mysql"}
+_LEFT_OUT = frozenset(SYSTEM) - {"mysql"}
 """The databases that mysqldump and mariadb-dump leave out, in any case of their letters."""
 _SYS_TABLES = frozenset({"sys_config"})
 _PHYSICAL: Mapping[Flavour, str] = {
@@ -149,7 +148,7 @@ def losses_of(server: Server, flavour: Flavour) -> tuple[Loss, ...]:
             return ()
 
     def ask_of_users(statement: str) -> Rows:
-        return [row for row in ask(statement) if text_of(row["db"]) not in _SYSTEM]
+        return [row for row in ask(statement) if text_of(row["db"]) not in SYSTEM]
 
     bodies = [row for statement in BODIES for row in ask_of_users(statement)]
     columns = ask_of_users(COLUMNS)
@@ -178,7 +177,7 @@ def zone_columns(server: Server) -> list[tuple[str, str, str]]:
 
     Each with database and table, as far as the account may see them. Raises SourceError.
     """
-    columns = [row for row in _rows(server, COLUMNS) if text_of(row["db"]) not in _SYSTEM]
+    columns = [row for row in _rows(server, COLUMNS) if text_of(row["db"]) not in SYSTEM]
     if not any(_is_generated(row) for row in columns):
         return []
     dependent = zone_dependent(columns, (), _rows(server, TIMESTAMPS), _rows(server, KEYS))

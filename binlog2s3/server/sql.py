@@ -2,6 +2,8 @@
 
 HAS_ROWS = "table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'SEQUENCE')"
 """What information_schema.tables says of a table with rows; two of these types are MariaDB's."""
+SYSTEM = ("mysql", "sys", "performance_schema", "information_schema")
+"""The databases of the server itself."""
 
 
 def quoted(name: str) -> str:
