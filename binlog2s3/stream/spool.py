@@ -208,11 +208,15 @@ class SpoolFile:
     def is_part_of(self, other: "SpoolFile") -> bool:
         """Whether the other file has all bytes of this one. Raises OSError."""
         ahead = self.begin - other.begin
-        return (
-            ahead >= 0
-            and other.end >= self.end
-            and is_part(self.path, self.at, other.path, other.at + ahead)
-        )
+        if ahead < 0 or other.end < self.end:
+            return False
+        with self.path.open("rb") as part, other.path.open("rb") as whole:
+            part.seek(self.at)
+            whole.seek(other.at + ahead)
+            while block := part.read(_BLOCK):
+                if block != whole.read(len(block)):
+                    return False
+        return True
 
 
 def _alone(
@@ -649,17 +653,6 @@ def delete_file(path: Path) -> int:
             return 0
         sync_directory(path.parent)
         return size
-
-
-def is_part(path: Path, skip: int, other_path: Path, at: int) -> bool:
-    """Whether the bytes of a file after `skip` are in another one at `at`. Raises OSError."""
-    with path.open("rb") as part, other_path.open("rb") as whole:
-        part.seek(skip)
-        whole.seek(at)
-        while block := part.read(_BLOCK):
-            if block != whole.read(len(block)):
-                return False
-    return True
 
 
 def hint_of(error: OSError) -> str:

@@ -581,13 +581,11 @@ class Startup:
         if isinstance(error, UnloggedError):
             self._unlogged = error.uuid or self._unlogged
 
-    def waits_for(self, error: BaseException | None) -> None:
-        """Note the error that the startup waits to end; None: the store has answered."""
+    def waits_for(self, error: BaseException) -> None:
+        """Note the error that the startup waits to end."""
         if isinstance(error, StoreError):
             since, _ = self._store_error or (time.monotonic(), None)
             self._store_error = since, error
-        elif error is None:
-            self._store_error = None
         else:
             self._note_unlogged(error)
             self._source_error = error
@@ -640,7 +638,7 @@ class Startup:
                 if unheard is None or self.passes(error):
                     raise
                 raise unheard from error
-            self.waits_for(None)
+            self._store_error = None
             return self._begin(server, begun, unheard)
 
     def _ahead(self) -> Histories | None:

@@ -449,7 +449,7 @@ def test_a_body_is_read_while_a_run_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ended", "state", "newer", "size_on_server"),
-    product([False, True], list(TrackState)[:3], [False, True], [None, 99, 100, 101]),
+    list(product([False, True], list(TrackState)[:3], [False, True], [None, 99, 100, 101])),
 )
 def test_what_closes_a_binlog(
     *, ended: bool, state: TrackState, newer: bool, size_on_server: int | None
