@@ -65,8 +65,8 @@ def runs_of(catalog: Catalog, now: datetime) -> list[BackupRun]:
 
 def last_failure(runs: Sequence[BackupRun], backups: Iterable[Backup]) -> BackupRun | None:
     """The last run, if it failed; None if one has registered its backup since."""
-    stored = {one.id: one for one in backups if one.stored is not None}
-    since = max((one.registered_at for one in stored.values()), default=None)
+    stored = {backup.id: backup for backup in backups if backup.stored is not None}
+    since = max((backup.registered_at for backup in stored.values()), default=None)
     failed = [run for run in runs if run.state == "failed" and run.id not in stored]
     if not failed or (since is not None and failed[-1].at <= since):
         return None

@@ -123,7 +123,7 @@ def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -
             for key in listed
             if key in missing  # others were removed meanwhile
         ]
-    return sorted(found, key=lambda one: (one.taken_at, one.id))
+    return sorted(found, key=lambda backup: (backup.taken_at, backup.id))
 
 
 def lost_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, str]:
@@ -131,7 +131,7 @@ def lost_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, str]:
 
     By the sizes of its objects: one listing, if there are stored ones.
     """
-    stored = [(one, one.stored) for one in backups if one.stored is not None]
+    stored = [(backup, backup.stored) for backup in backups if backup.stored is not None]
     if not stored:
         return {}
     sizes = {info.key: info.size for info in catalog.store.list(catalog.layout.stored_backups)}
@@ -156,7 +156,7 @@ class Registered:
     @property
     def restorable(self) -> list[Backup]:
         """Those that count; of stored ones, those that the bucket has whole."""
-        return [one for one in self.backups if one.counts and one.id not in self.lost]
+        return [backup for backup in self.backups if backup.counts and backup.id not in self.lost]
 
 
 def look_up(catalog: Catalog) -> Registered:
@@ -173,18 +173,18 @@ def lost_objects(
 
     `sizes` of those that are there, by key.
     """
-    for number, one in enumerate(stored.objects, 1):
+    for number, stored_object in enumerate(stored.objects, 1):
         key = layout.stored(id_, number)
         if (size := sizes.get(key)) is None:
             yield key, f"{key} is missing"
-        elif size != one.size:
-            yield key, f"{key} has {size} bytes, not {one.size}"
+        elif size != stored_object.size:
+            yield key, f"{key} has {size} bytes, not {stored_object.size}"
 
 
 def one_of(backups: Sequence[Backup], id_: str) -> Backup:
     """The backup with this id or label, or the only one whose id begins so. Raises ArchiveError."""
-    found = id_of({one.id: one.label for one in backups}, id_)
-    return next(one for one in backups if one.id == found)
+    found = id_of({backup.id: backup.label for backup in backups}, id_)
+    return next(backup for backup in backups if backup.id == found)
 
 
 def id_of(labels: Mapping[str, str], named: str, *, exact: bool = False) -> str:
@@ -193,9 +193,9 @@ def id_of(labels: Mapping[str, str], named: str, *, exact: bool = False) -> str:
     `labels`: of each id, "" if it has none. Raises ArchiveError.
     """
     ids = list(labels)
-    found = [one for one in ids if one == named]
-    found = found or [one for one in ids if named and labels[one] == named]
-    near = [one for one in ids if named and one.startswith(named)]
+    found = [id_ for id_ in ids if id_ == named]
+    found = found or [id_ for id_ in ids if named and labels[id_] == named]
+    near = [id_ for id_ in ids if named and id_.startswith(named)]
     if not found and not exact:
         found = near
     if len(found) == 1:
@@ -206,7 +206,7 @@ def id_of(labels: Mapping[str, str], named: str, *, exact: bool = False) -> str:
         what, hint = f"{named} is only the beginning of an id", "give the whole id or the label: "
     else:
         what, hint = f"no backup {named} is registered", "registered: "
-    there = ", ".join(
-        f"{one} ({labels[one]})" if labels[one] else one for one in (found or near or ids)[-5:]
+    shown = ", ".join(
+        f"{id_} ({labels[id_]})" if labels[id_] else id_ for id_ in (found or near or ids)[-5:]
     )
-    raise ArchiveError(what, hint=f"{hint}{there or 'none'}; see `binlog2s3 backup list`")
+    raise ArchiveError(what, hint=f"{hint}{shown or 'none'}; see `binlog2s3 backup list`")

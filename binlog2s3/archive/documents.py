@@ -273,7 +273,7 @@ class Entry(EntryRow, Document):
     @property
     def row(self) -> EntryRow:
         """The entry without its blocks."""
-        return EntryRow(**{one.name: getattr(self, one.name) for one in fields(EntryRow)})
+        return EntryRow(**{field_.name: getattr(self, field_.name) for field_ in fields(EntryRow)})
 
 
 def prepare_row(document: Any) -> None:

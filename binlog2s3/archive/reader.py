@@ -88,7 +88,7 @@ class Readable:
         That is when its object was put, by the store's clock. For one that came since the bucket
         was looked at, it is now.
         """
-        found = next((one.at for one in self.ranges if one.begin <= offset < one.end), None)
+        found = next((part.at for part in self.ranges if part.begin <= offset < part.end), None)
         return us_of(found or datetime.now(UTC))
 
     def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -206,8 +206,8 @@ class _Reading:
             for block in binlog.store.open(place.key, begin - origin, end - origin):
                 view = memoryview(block)
                 tail.feed(begin, view)
-                for one in expected:
-                    one.check(begin, view, place.key)
+                for expectation in expected:
+                    expectation.check(begin, view, place.key)
                 fresh = _cut(view, begin, self._at, min(place.end, self._end))
                 begin += len(block)
                 self._note(fresh, place.key)
@@ -294,9 +294,9 @@ def _cut(block: memoryview, offset: int, begin: int, end: int) -> memoryview:
     return block[max(begin - offset, 0) : max(end - offset, 0)]
 
 
-def _disagreement(one: str, other: str, begin: int, end: int) -> ArchiveError:
+def _disagreement(key: str, other: str, begin: int, end: int) -> ArchiveError:
     return ArchiveError(
-        f"{one} and {other} disagree on the binlog's bytes from {begin} to {end}",
+        f"{key} and {other} disagree on the binlog's bytes from {begin} to {end}",
         hint="two histories with one name, or damage: nothing shows which one is right; compare "
         "them with the source, and do not restore beyond that point",
     )

@@ -174,7 +174,10 @@ class Heartbeat(Process, Document):
         """It, without GTIDs and status if it would exceed `MOST` bytes with them."""
         if len(self.to_json()) <= self.MOST:
             return self
-        places = (replace(one, gtid_set="") if one else None for one in (self.durable, self.server))
+        places = (
+            replace(position, gtid_set="") if position else None
+            for position in (self.durable, self.server)
+        )
         durable, server = places
         return replace(self, durable=durable, server=server, status=None)
 

@@ -93,7 +93,7 @@ def notices_before(listed: LineageListing) -> Iterator[Notice]:
 
 def lines_of(listed: LineageListing) -> Iterator[Binlog | Notice]:
     """A lineage's binlogs, with what is missing or damaged at its place between them."""
-    missing = sorted(listed.missing, key=lambda one: one.last, reverse=True)
+    missing = sorted(listed.missing, key=lambda gap: gap.last, reverse=True)
     for binlog in listed.binlogs:
         while missing and missing[-1].last < binlog.name:
             yield _missing_line(listed.lineage, missing.pop())

@@ -59,7 +59,7 @@ def proofs_of(
         return Proofs(replace(found, window_why=str(there.unreadable[0])), drill)
     try:
         if rows is None:
-            planned = ((one, reaches_of_backup(one, snapshot)) for one in backups)
+            planned = ((backup, reaches_of_backup(backup, snapshot)) for backup in backups)
         else:
             planned = (row for row in rows if row[0] in backups)
         window, why = _window(planned) if snapshot.lineages else (None, "")

@@ -73,13 +73,13 @@ def recovered(directory: Path, stop: threading.Event) -> "Directory":
             f"there is no binlog in {directory}: there was nothing to recover",
             hint="the base backup has all of it",
         )
-    files = [SealedFile(directory, one.name) for one in manifest.files]
+    files = [SealedFile(directory, written.name) for written in manifest.files]
     for file, written in zip(files, manifest.files, strict=True):
         if file.size != written.size:
             raise RecoveryError(
                 f"{file.path} has {file.size} bytes, {MANIFEST} says {written.size}", hint=AGAIN
             )
-    _log.info("checking the files", files=len(files), bytes=sum(one.size for one in files))
+    _log.info("checking the files", files=len(files), bytes=sum(file.size for file in files))
 
     def check_stop(_: int) -> None:
         if stop.is_set():
@@ -175,9 +175,9 @@ class Directory:
                 parent=None,
             )
             end = None if part.piece is None else part.piece.end
-            one = ServedBinlog(lineage=lineage, name=part.name, end=end, before=part.before)
-            self._parts[one.binlog_id] = part
-            binlogs.append(one)
+            binlog = ServedBinlog(lineage=lineage, name=part.name, end=end, before=part.before)
+            self._parts[binlog.binlog_id] = part
+            binlogs.append(binlog)
         self._view = view_of(1, tuple(binlogs), 0)
         self._reading = threading.Lock()
         self._walked: _FileLine | None = None
@@ -233,8 +233,8 @@ class Directory:
                 "and position"
             )
         found = None
-        for number, one in enumerate(binlogs):
-            if not isinstance(one.before, GtidSet) or not one.before <= have:
+        for number, binlog in enumerate(binlogs):
+            if not isinstance(binlog.before, GtidSet) or not binlog.before <= have:
                 break
             found = number
         if found is None:
@@ -391,7 +391,7 @@ class _FileLine:
     ) -> None:
         self._binlogs = binlogs
         self._gtids_of = gtids_of
-        self._added = [self._summed(one) for one in binlogs]
+        self._added = [self._summed(binlog) for binlog in binlogs]
 
     def _summed(self, binlog: ServedBinlog) -> AddedGtids:
         found, count = Gathering("mariadb"), 0

@@ -365,11 +365,11 @@ class ArchiveHistory:
 
     def _added_by(self, number: int) -> Gtids:
         """The GTIDs that a binlog of the view adds."""
-        one, route = self._view.binlogs[number], self._route
+        binlog, route = self._view.binlogs[number], self._route
         if route is not None and number < len(route):
             return route.brief(number).gtids_added
-        tail = self._read_here(one)
-        return tail.scanner.gtids if tail is not None else self.known(one).gtids_added
+        tail = self._read_here(binlog)
+        return tail.scanner.gtids if tail is not None else self.known(binlog).gtids_added
 
     def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
 
@@ -409,10 +409,10 @@ class ArchiveHistory:
         at = len(MAGIC)
         if tail is not None:
             at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
-        there = self._open_or_found(binlog)
-        if isinstance(there, Facts):
-            return self._binlogs.blocks.head(there, offset)
-        data = there.proved(at, min(at + _HEAD_MOST, there.size))
+        proof = self._open_or_found(binlog)
+        if isinstance(proof, Facts):
+            return self._binlogs.blocks.head(proof, offset)
+        data = proof.proved(at, min(at + _HEAD_MOST, proof.size))
         if data is None:
             raise _moving(binlog)
         return event_at(data, 0)
@@ -420,10 +420,10 @@ class ArchiveHistory:
     def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
         begin = number * BLOCK_SIZE
         found = None if binlog.is_open else self._find(binlog)
-        there = found or self._open_or_found(binlog)
-        if isinstance(there, Facts):
-            return self._binlogs.blocks.block(there, number)[: upto - begin]
-        data = there.proved(begin, upto)
+        proof = found or self._open_or_found(binlog)
+        if isinstance(proof, Facts):
+            return self._binlogs.blocks.block(proof, number)[: upto - begin]
+        data = proof.proved(begin, upto)
         if data is None:
             raise _moving(binlog)
         return memoryview(data)
@@ -517,7 +517,7 @@ class ArchiveHistory:
         )
         snapshot.refuse_nothing(self._catalog.layout.prefix or "the bucket")
         tip = self._wanted or snapshot.current
-        known = {one.id: one for one in snapshot.lineages}
+        known = {lineage.id: lineage for lineage in snapshot.lineages}
         if tip not in known:
             raise RecoveryError(f"there is no lineage {tip}", hint=f"there are: {', '.join(known)}")
         snapshot.leave_open(tip)
@@ -778,9 +778,11 @@ class _ViewLine:
             gtids = {*gtids, *map(gtid_text, before.gtids())}
         found = self._searched(binlog, WithGtids(frozenset(gtids)))
         repeated = repeated_upto(found, before) if before is not None else {}
-        for one in found:
-            if one.gtid is None or one.end > repeated.get(domain_of(one.gtid), binlog.begin):
-                yield one
+        for transaction in found:
+            if transaction.gtid is None or transaction.end > repeated.get(
+                domain_of(transaction.gtid), binlog.begin
+            ):
+                yield transaction
 
     def _searched(self, binlog: ServedBinlog, search: Search[Result]) -> Result:
         """What a search finds in a binlog; in one that grows, when a question first needs it."""

@@ -98,11 +98,11 @@ class View:
         The first binlog of a lineage may begin with bytes of the lineage before; then it has all
         of both, and only it is meant by the name alone.
         """
-        for number, one in enumerate(self.binlogs):
-            if one.name != asked.binlog or asked.lineage not in (None, one.lineage.id):
+        for number, binlog in enumerate(self.binlogs):
+            if binlog.name != asked.binlog or asked.lineage not in (None, binlog.lineage.id):
                 continue
             later = self.binlogs[number + 1 : number + 2]
-            if asked.lineage or not any(two.begin and two.name == one.name for two in later):
+            if asked.lineage or not any(two.begin and two.name == binlog.name for two in later):
                 yield number
 
 
@@ -114,14 +114,14 @@ def view_of(
     elsewhere: AbstractSet[BinlogName] = frozenset(),
 ) -> View:
     plain: dict[BinlogName, bool] = {}
-    for one in binlogs:
-        plain[one.name] = one.name not in plain
+    for binlog in binlogs:
+        plain[binlog.name] = binlog.name not in plain
     return View(
         version=version,
         binlogs=binlogs,
         whole=whole,
         problem=problem,
-        numbers={one.binlog_id: number for number, one in enumerate(binlogs)},
+        numbers={binlog.binlog_id: number for number, binlog in enumerate(binlogs)},
         plain=plain,
         elsewhere=elsewhere,
     )

@@ -201,7 +201,7 @@ def _backup_rows(
         hint = permission(error.hint, config.s3.bucket, catalog.layout.archive)
         yield warn("bucket", name, f"could not be read: {error}", hint)
         return
-    taken = [one.taken_at for one in backups]
+    taken = [backup.taken_at for backup in backups]
     age = duration_text((now - max(taken)).total_seconds()) if taken else ""
     found = f"{count_text(len(taken), 'base backup')}, the newest {age} old" if taken else "none"
     if failure is None:

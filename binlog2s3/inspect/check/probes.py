@@ -274,8 +274,8 @@ class LiveProbes:
                 break
             self._completed(self._copy, upload_id, [part], _SIZE, crc64nvme(self._body))
             if self._store.get(self._copy) != self._body:
-                said = "the object differs from the part that was copied"
-                return fail("store", "copy a part", said, NO_STORE)
+                text = "the object differs from the part that was copied"
+                return fail("store", "copy a part", text, NO_STORE)
             without = f" ({told})" if told else ""
             return "done" if crc64 else f"only into an upload without a checksum{without}"
         hint = "full chunks are uploaded again when a binlog is closed"

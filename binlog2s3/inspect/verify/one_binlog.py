@@ -205,11 +205,12 @@ def _is_among(gtid: str, added: Gtids) -> bool:
 
 
 def _format_problems(entry: EntryRow, flavour: Flavour) -> Iterator[str]:
-    for one in entry.formats:
-        if one["checksum"] not in ("crc32", "none"):
-            yield f"formats has the unknown checksum {brief(one['checksum'])}"
-        if ServerVersion(str(one["server_version"])).flavour != flavour:
-            yield f"formats has server {brief(one['server_version'])}, but the lineage is {flavour}"
+    for form in entry.formats:
+        if form["checksum"] not in ("crc32", "none"):
+            yield f"formats has the unknown checksum {brief(form['checksum'])}"
+        version = form["server_version"]
+        if ServerVersion(version).flavour != flavour:
+            yield f"formats has server {brief(version)}, but the lineage is {flavour}"
 
 
 def differences(entry: Entry, found: Entry) -> list[str]:
@@ -219,7 +220,7 @@ def differences(entry: Entry, found: Entry) -> list[str]:
     is what an older version did not write.
     """
     wrong = []
-    for field in (one.name for one in fields(entry)):
+    for field in (own.name for own in fields(entry)):
         said, is_so = getattr(entry, field), getattr(found, field)
         if field in _NOT_IN_THE_BYTES or said == is_so or (field in _LATER and said is None):
             continue
@@ -307,9 +308,9 @@ class OpenBinlog:
 
     def _check_pairs(self, chunks: Chunks) -> None:
         """Two chunks of one range must not have different checksums."""
-        for one, other in pairwise(sorted(chunks)):
-            if (one.begin, one.end) == (other.begin, other.end):
-                text = f"{one} and {other} have the same range but different bytes"
+        for chunk, other in pairwise(sorted(chunks)):
+            if (chunk.begin, chunk.end) == (other.begin, other.end):
+                text = f"{chunk} and {other} have the same range but different bytes"
                 key = self._context.source.layout.chunk(self._context.lineage.id, self._name, other)
                 self._context.defect("chunk-disagrees", text, self._name, key)
 

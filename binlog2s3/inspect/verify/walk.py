@@ -360,8 +360,8 @@ class LineageWalk:
 
     def _damaged(self, entry: EntryRow) -> str:
         """Damage that the source itself sent is recorded, and ends an interval."""
-        for one in entry.damaged:
-            place = f"bytes {one['begin']} to {one['end']} of {entry.name}"
+        for damage in entry.damaged:
+            place = f"bytes {damage['begin']} to {damage['end']} of {entry.name}"
             text = f"{place} were damaged on the source"
             self._context.recorded("damaged", text)
         return f"{entry.name} was damaged on the source" if entry.damaged else ""
