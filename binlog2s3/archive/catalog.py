@@ -7,7 +7,6 @@ touched and never guessed at.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
 from operator import ge
@@ -433,12 +432,14 @@ class Catalog:
         """
         key, prefix = self.layout.binlog(lineage.id, name), self.layout.chunks(lineage.id, name)
         chunks, archived = settled(
-            lambda: (self._put_at(lineage, name), self.store.head(key)),
+            lambda: (self._chunks(lineage, name), self.store.head(key)),
             lambda found: found[1] is not None or not has_hole(Chunks(frozenset(found[0]))),
         )
         crc64 = self._crc64(lineage, name, archived.size) if archived else None
         whole = (Range(key, 0, archived.size, archived.last_modified),) if archived else ()
-        ranges = whole or ranges_of(prefix, chunks)
+        ranges = whole or ranges_of(
+            prefix, {chunk: info.last_modified for chunk, info in chunks.items()}
+        )
         if not ranges:
             raise NoBinlogError(
                 f"no byte of {name} is in lineage {lineage.id}: neither {key} nor chunks from "
@@ -466,10 +467,6 @@ class Catalog:
         prefix = self.layout.binlogs(lineage.id)
         found = self.named(prefix, begin=f"{name.prefix}.", start_after=str(name))
         return [other for other in found if other > name]
-
-    def _put_at(self, lineage: Lineage, name: BinlogName) -> dict[Chunk, datetime]:
-        """When each chunk of a binlog was put, by the store's clock. One listing."""
-        return {chunk: info.last_modified for chunk, info in self._chunks(lineage, name).items()}
 
     def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
         """The checksum of an archived binlog, from its entry; None if it has no entry yet."""

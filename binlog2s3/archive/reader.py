@@ -9,24 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal
 
 from binlog2s3.archive.chunks import Chunk, join
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import us_of
+from binlog2s3.store.contract import Store
 
 State = Literal["archived", "open"]
 LOOKS = 8
 """How many looks at the bucket without progress are an error."""
 _PIECE = 1 << 20
-
-
-class Opens(Protocol):
-    """The part of `store.contract.Store` that reading needs."""
-
-    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
-        """The object's bytes of this range in blocks of at most 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,7 @@ class Readable:
     name: str
     state: State
     ranges: tuple[Range, ...]
-    store: Opens
+    store: Store
     again: Callable[[], "Readable"]
     crc64: int | None = None
 

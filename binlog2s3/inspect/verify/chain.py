@@ -7,7 +7,7 @@ show this, --deep reads up to the point.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from binlog2s3.archive.documents import EntryRow, Lineage, Parent
@@ -25,7 +25,7 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import brief, us_of
-from binlog2s3.inspect.verify.report import Interval, RecordedGap
+from binlog2s3.inspect.verify.report import Interval, Kind, RecordedGap
 from binlog2s3.server.version import ServerVersion
 
 
@@ -249,14 +249,6 @@ GtidsAt = Callable[[str, BinlogName, int], Gtids | str | None]
 None if not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParentProblem:
-    """What is wrong with a lineage's parent; `missing`: the parent is not there."""
-
-    text: str
-    missing: bool = False
-
-
 def own_problems(lineage: Lineage) -> Iterator[str]:
     """What contradicts itself in a lineage.json."""
     time, server, _ = lineage.id.split("-")
@@ -291,27 +283,36 @@ def parent_problems(
     lineages: Mapping[str, Lineage],
     facts: Mapping[tuple[str, str], Binlog | Facts],
     gtids_at: GtidsAt | None,
-) -> Iterator[ParentProblem]:
+) -> Iterator[tuple[Kind, str]]:
     """What is wrong with the parent of a lineage. `facts` are of the binlogs that parents name."""
     origin = child.parent
     if origin is None:
         return
-    parent = lineages.get(origin.lineage)
-    if parent is None:
-        yield ParentProblem(
-            f"it continues from {origin.place}, but that lineage is missing", missing=True
-        )
+    if (parent := lineages.get(origin.lineage)) is None:
+        yield "parent-missing", f"it continues from {origin.place}, but that lineage is missing"
         return
+    for text in _parent_lies(child, parent, origin, lineages, facts, gtids_at):
+        yield "parent-lies", text
+
+
+def _parent_lies(
+    child: Lineage,
+    parent: Lineage,
+    origin: Parent,
+    lineages: Mapping[str, Lineage],
+    facts: Mapping[tuple[str, str], Binlog | Facts],
+    gtids_at: GtidsAt | None,
+) -> Iterator[str]:
     if parent.flavour != child.flavour:
-        yield ParentProblem(f"its parent {parent.id} is {parent.flavour}, it is {child.flavour}")
+        yield f"its parent {parent.id} is {parent.flavour}, it is {child.flavour}"
         return
     if _leads_back(child, lineages):
-        yield ParentProblem("its parents lead back to it")
+        yield "its parents lead back to it"
         return
     try:
         executed = parse(origin.gtid_set, child.flavour) if origin.gtid_set else None
     except ValueError as error:
-        yield ParentProblem(f"parent.gtid_set: {brief(error)}")
+        yield f"parent.gtid_set: {brief(error)}"
         return
     is_pruned = origin.binlog is not None and parent.is_below_floor(origin.binlog)
     if not is_pruned or (origin.lineage, str(origin.binlog)) in facts:
@@ -335,59 +336,50 @@ def _place_problems(
     facts: Mapping[tuple[str, str], Binlog | Facts],
     executed: Gtids | None,
     gtids_at: GtidsAt | None,
-) -> Iterator[ParentProblem]:
+) -> Iterator[str]:
     """Whether the parent's binlog reaches the offset, and has executed these GTIDs there."""
     if origin.binlog is None:
         if origin.offset:
-            yield ParentProblem(f"parent.offset is {origin.offset} without a binlog")
+            yield f"parent.offset is {origin.offset} without a binlog"
         return
     binlog = facts.get((origin.lineage, str(origin.binlog)))
     if binlog is None:
-        yield ParentProblem(f"it continues from {origin.place}, but that binlog is missing")
+        yield f"it continues from {origin.place}, but that binlog is missing"
         return
     if not 0 < origin.offset <= binlog.size:
-        yield ParentProblem(
-            f"it continues from {origin.place}, but only {binlog.size} bytes are there"
-        )
+        yield f"it continues from {origin.place}, but only {binlog.size} bytes are there"
         return
     if gtids_at is not None:
         found = gtids_at(origin.lineage, origin.binlog, origin.offset)
         if isinstance(found, str):
-            yield ParentProblem(f"it continues from {origin.place}: {found}")
+            yield f"it continues from {origin.place}: {found}"
         elif executed is not None and found is not None and found != executed:
-            yield ParentProblem(
-                f"parent.gtid_set is {brief(executed)}, executed there is {brief(found)}"
-            )
+            yield f"parent.gtid_set is {brief(executed)}, executed there is {brief(found)}"
         if found is not None:
             return
     if executed is not None:
         yield from _gtid_problems(origin, binlog, executed)
 
 
-def _gtid_problems(
-    origin: Parent, binlog: Binlog | Facts, executed: Gtids
-) -> Iterator[ParentProblem]:
+def _gtid_problems(origin: Parent, binlog: Binlog | Facts, executed: Gtids) -> Iterator[str]:
     """Whether these GTIDs can have been executed at the parent's point, by the binlog's entry."""
     before, after = _before(binlog), _after(binlog)
     if before is None or after is None:
         return
     if binlog.ended and origin.offset == binlog.size:
         if executed != after and isinstance(binlog, Facts) and not binlog.anonymous:
-            text = f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
-            yield ParentProblem(text)
+            yield f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
     elif isinstance(executed, GtidSet) and not (before <= executed <= after):
-        yield ParentProblem(
+        yield (
             f"parent.gtid_set is {brief(executed)}, within {origin.binlog} it is from "
             f"{brief(before)} to {brief(after)}"
         )
 
 
-def _join_problems(
-    child: Lineage, origin: Parent, executed: Gtids | None
-) -> Iterator[ParentProblem]:
+def _join_problems(child: Lineage, origin: Parent, executed: Gtids | None) -> Iterator[str]:
     """Whether what the join calls missing is missing."""
     if origin.join == "exact" and origin.missing:
-        yield ParentProblem(f"parent.join is exact, and parent.missing {brief(origin.missing)}")
+        yield f"parent.join is exact, and parent.missing {brief(origin.missing)}"
     if executed is None or not child.gtid_set or origin.join == "unknown":
         return
     try:
@@ -395,20 +387,16 @@ def _join_problems(
     except ValueError:
         return  # reported already
     if origin.join == "exact" and isinstance(before, GtidSet) and not before <= executed:
-        yield ParentProblem(
+        yield (
             f"parent.join is exact, but it begins after {brief(before)}, and its parent's point is "
             f"{brief(executed)}"
         )
     if origin.join == "gap" and before <= executed and not origin.unlogged:
-        yield ParentProblem(
-            f"parent.join is gap, but all of {brief(before)} is executed in its parent"
-        )
+        yield f"parent.join is gap, but all of {brief(before)} is executed in its parent"
     elif origin.join == "gap" and isinstance(before, GtidSet) and isinstance(executed, GtidSet):
         try:
             missing = GtidSet.parse(origin.missing)  # empty if only rows without GTIDs are
         except ValueError:
             return  # binlog names instead of GTIDs
         if missing != before - executed:
-            yield ParentProblem(
-                f"parent.missing is {brief(missing)}, {brief(before - executed)} is missing"
-            )
+            yield f"parent.missing is {brief(missing)}, {brief(before - executed)} is missing"

@@ -304,9 +304,8 @@ class SourceVerifier:
                     facts.setdefault((id_, str(name)), known)
         for lineage in lineages:
             at = self._gtids_at if self._config.deep else None
-            for wrong in parent_problems(lineage, by_id, facts, at):
-                kind: Kind = "parent-missing" if wrong.missing else "parent-lies"
-                LineageContext(self.context, lineage).defect(kind, wrong.text)
+            for kind, text in parent_problems(lineage, by_id, facts, at):
+                LineageContext(self.context, lineage).defect(kind, text)
 
     def _gtids_at(self, lineage: str, name: BinlogName, offset: int) -> Gtids | str | None:
         """The GTIDs executed at an offset, by the bytes before it.
@@ -355,21 +354,16 @@ class SourceVerifier:
             return
         if lineage.id not in walked or not offset:
             return
-        walked_lineage = LineageContext(context, lineage)
-        if (
-            name in walked_lineage.objects.binlogs
-            and walked_lineage.objects.binlogs[name].size < offset
-        ):
-            size = walked_lineage.objects.binlogs[name].size
-            text = f"{size} bytes of {name} are there, {offset} were durable"
-            walked_lineage.defect("durable-missing", text, name)
-        if name not in walked_lineage.objects.all_names:
-            info = context.store.head(walked_lineage.object_key(name))
+        written = LineageContext(context, lineage)
+        objects = written.objects
+        if name in objects.binlogs and objects.binlogs[name].size < offset:
+            text = f"{objects.binlogs[name].size} bytes of {name} are there, {offset} were durable"
+            written.defect("durable-missing", text, name)
+        if name not in objects.all_names:
+            info = context.store.head(written.object_key(name))
             if info is None and not context.catalog.chunks(lineage, name):
                 text = f"{name} is missing, {offset} bytes were durable"
-                walked_lineage.defect(
-                    "durable-missing", text, name, walked_lineage.chunks_key(name)
-                )
+                written.defect("durable-missing", text, name, written.chunks_key(name))
 
     # Repairing
 
