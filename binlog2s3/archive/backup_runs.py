@@ -45,7 +45,7 @@ class BackupRun(Document):
     MOST: ClassVar[int] = 1 << 16
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("live", self.source, "backups", f"{self.id}.json")
 
 

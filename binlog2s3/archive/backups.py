@@ -72,7 +72,7 @@ class Backup(Document):
             raise ValueError("it has neither GTIDs nor a position")
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("archive", self.source, "backups", f"{self.id}.json")
 
     @property

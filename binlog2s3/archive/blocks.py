@@ -54,10 +54,10 @@ def layout_problems(entry: Entry) -> Iterator[str]:
         first = block.first_offset
         if first is not None and not block.offset <= first < block.offset + block.size:
             yield f"first_offset {first} does not lie in the block at {block.offset}"
-    yield from place_problems(entry)
+    yield from offset_problems(entry)
 
 
-def place_problems(entry: EntryRow) -> Iterator[str]:
+def offset_problems(entry: EntryRow) -> Iterator[str]:
     """The same, without the blocks."""
     size = entry.size
     if size <= len(MAGIC):

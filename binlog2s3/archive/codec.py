@@ -136,7 +136,7 @@ class Document:
     MOST: ClassVar[int]
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         """The names that the key ends with."""
         raise NotImplementedError
 
@@ -162,7 +162,7 @@ class Document:
                 hint="a newer binlog2s3 wrote it: use that one",
             )
         found = _checked_document(document, cls, key)
-        check_place(key, *found.place)
+        check_key(key, *found.key_end)
         return found
 
 
@@ -336,7 +336,7 @@ def too_large(key: str, most: int) -> ArchiveError:
     )
 
 
-def check_place(key: str, *names: str) -> None:
+def check_key(key: str, *names: str) -> None:
     """Raise MisplacedError unless the key ends with these names, as the document says."""
     own = "/".join(names)
     if key != own and not key.endswith(f"/{own}"):

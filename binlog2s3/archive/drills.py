@@ -95,7 +95,7 @@ class DrillResult(Document):
         return (self.finished_at - self.started_at).total_seconds()
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("archive", self.source, "drills", f"{self.id}.json")
 
 

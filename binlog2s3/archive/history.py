@@ -175,15 +175,15 @@ def _barrier(
     if origin is None:
         return ""
     if origin.join == "unknown":
-        return f"nothing proves that {lineage.id} continues from {origin.place}"
+        return f"nothing proves that {lineage.id} continues from {origin.point}"
     if origin.lineage not in by_id or origin.binlog is None:
-        return f"{lineage.id} continues from {origin.place}, which is not in the bucket"
+        return f"{lineage.id} continues from {origin.point}, which is not in the bucket"
     if origin.lineage in passed:
         return f"the parents of {lineage.id} lead back to it"
     if cut is not None and _is_before(cut, origin, lineage, by_id[origin.lineage]):
         return (
             f"history left {lineage.id} at {cut.binlog}:{cut.offset}, before {lineage.id} itself "
-            f"left {origin.place}"
+            f"left {origin.point}"
         )
     return ""
 

@@ -151,7 +151,7 @@ class Page(Document):
         return [entry.name.number for entry in self.entries]
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         name = page_name(self.first, self.last + 1 - self.first)
         return ("archive", self.source, self.lineage, "pages", name)
 

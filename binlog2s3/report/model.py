@@ -575,7 +575,7 @@ def _join_mark(listed: LineageListing, scale: _Scale) -> Iterator[Mark]:
     parent, begin = listed.lineage.parent, listed.lineage.first_binlog_time
     if parent is None:
         return
-    text = f"continues from {parent.place}, join {parent.join}"
+    text = f"continues from {parent.point}, join {parent.join}"
     yield from scale.mark(begin, "join" if parent.join == "exact" else "unknown", text)
 
 

@@ -592,7 +592,7 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
                 Gap(
                     lineage=lineage.id,
                     join=parent.join,
-                    text=f"between {parent.place} and {lineage.first_binlog}{what}",
+                    text=f"between {parent.point} and {lineage.first_binlog}{what}",
                     at=lineage.first_binlog_time,
                 )
             )

@@ -306,7 +306,7 @@ class Reporter:
         if at is not None:
             source_now = at.asked_at + timedelta(seconds=now - source_state.position_at)
         oldest = uploading.oldest_commit_us if uploading is not None else None
-        durable_to = durable.place if durable is not None else None
+        durable_to = durable.file_position if durable is not None else None
         all_durable = (
             at is not None
             and durable_to is not None

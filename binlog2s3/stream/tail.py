@@ -192,9 +192,9 @@ def overlap_of(binlog: BinlogReading) -> Overlap | None:
         return None
     digest = binlog.digest
     end = Mark(digest.size, digest.crc64)
-    earlier = next((mark for mark in digest.places if mark.offset < end.offset), Mark())
-    if earlier.offset > digest.low_place.offset:
-        earlier = digest.low_place
+    earlier = next((mark for mark in digest.marks if mark.offset < end.offset), Mark())
+    if earlier.offset > digest.low_mark.offset:
+        earlier = digest.low_mark
     return Overlap(
         binlog=binlog.name,
         begin=earlier.offset,

@@ -14,7 +14,7 @@ from typing import Any
 
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import fetch
-from binlog2s3.archive.codec import _whole, check_place, parse
+from binlog2s3.archive.codec import _whole, check_key, parse
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import (
@@ -1121,7 +1121,7 @@ MUTANTS = (
         Promise.BUCKET,
         "A document that by what it says belongs under another key is not read.",
         ("tests/unit/archive/test_fields.py::test_a_document_of_another_key_is_refused",),
-        ((check_place, never(when())),),
+        ((check_key, never(when())),),
     ),
     Mutant(
         "size-of-documents",

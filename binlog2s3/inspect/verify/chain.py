@@ -273,7 +273,7 @@ def gap_of(lineage: Lineage) -> RecordedGap | None:
     return RecordedGap(
         kind=origin.join,
         lineage=lineage.id,
-        text=f"between {origin.place} and {lineage.id}: {why}",
+        text=f"between {origin.point} and {lineage.id}: {why}",
         missing=origin.missing,
     )
 
@@ -289,7 +289,7 @@ def parent_problems(
     if origin is None:
         return
     if (parent := lineages.get(origin.lineage)) is None:
-        yield "parent-missing", f"it continues from {origin.place}, but that lineage is missing"
+        yield "parent-missing", f"it continues from {origin.point}, but that lineage is missing"
         return
     for text in _parent_lies(child, parent, origin, lineages, facts, gtids_at):
         yield "parent-lies", text
@@ -344,15 +344,15 @@ def _place_problems(
         return
     binlog = facts.get((origin.lineage, str(origin.binlog)))
     if binlog is None:
-        yield f"it continues from {origin.place}, but that binlog is missing"
+        yield f"it continues from {origin.point}, but that binlog is missing"
         return
     if not 0 < origin.offset <= binlog.size:
-        yield f"it continues from {origin.place}, but only {binlog.size} bytes are there"
+        yield f"it continues from {origin.point}, but only {binlog.size} bytes are there"
         return
     if gtids_at is not None:
         found = gtids_at(origin.lineage, origin.binlog, origin.offset)
         if isinstance(found, str):
-            yield f"it continues from {origin.place}: {found}"
+            yield f"it continues from {origin.point}: {found}"
         elif executed is not None and found is not None and found != executed:
             yield f"parent.gtid_set is {brief(executed)}, executed there is {brief(found)}"
         if found is not None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from binlog2s3.archive.ahead import Ahead
-from binlog2s3.archive.blocks import layout_problems, place_problems
+from binlog2s3.archive.blocks import layout_problems, offset_problems
 from binlog2s3.archive.chunks import Chunks, join
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, EntryRow
@@ -55,7 +55,7 @@ def read_entry(
 def is_sound_without_blocks(entry: EntryRow, name: BinlogName, flavour: Flavour) -> bool:
     """Whether an entry from a page, which has no blocks, has no contradictions."""
     try:
-        if entry.name != name or any(place_problems(entry)):
+        if entry.name != name or any(offset_problems(entry)):
             return False
         return not any(_fact_problems(entry, name, flavour))
     except (KeyError, TypeError, ValueError):

@@ -344,7 +344,7 @@ class SourceVerifier:
         writer, context = self.context.inventory.writer, self.context
         if writer is None or writer.lineage is None or writer.durable is None:
             return
-        name, offset = writer.durable.place
+        name, offset = writer.durable.file_position
         lineage = next((o for o in self.known_lineages if o.id == writer.lineage), None)
         if lineage is None:
             if writer.lineage not in context.inventory.by_lineage:
