@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
 from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.events import has_gtid_events, version_of
+from binlog2s3.binlog.executed import AddedGtids
 from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import AddedGtids
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.transactions import Transaction
 from binlog2s3.binlog.zone import SystemZone

@@ -15,6 +15,13 @@ from functools import partial
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import Line, LinePart, is_within, line_of
+from binlog2s3.binlog.executed import (
+    ExecutedPart,
+    LinePosition,
+    MysqlPart,
+    NoStateEndError,
+    is_state,
+)
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -26,7 +33,6 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName, FilePosition
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, NoPlaceError, Spot, is_state
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text, moment_text
@@ -303,7 +309,7 @@ def standing(search: Search, have: Gtids) -> RouteExecuted:
     try:
         found = _at_its_place(search, have) if isinstance(have, MariadbGtidList) else None
         return found or search.route.executed(have)
-    except NoPlaceError as error:
+    except NoStateEndError as error:
         raise search.refused(
             str(error), f"{WHERE_IT_ENDS}; or restore another base backup"
         ) from None
@@ -326,7 +332,7 @@ def _at_its_place(search: Search, have: MariadbGtidList) -> RouteExecuted | None
             continue
         if not route.history.is_boundary(lineage, name, offset):
             continue
-        if (found := route.executed_at(have, Spot(number, offset))) is not None:
+        if (found := route.executed_at(have, LinePosition(number, offset))) is not None:
             return found
         there = route.gtids_at(number, offset)
         other = f"{name}:{offset} of {lineage} is behind {there or 'no GTIDs'}"

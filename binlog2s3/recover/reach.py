@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.backups import Backup
+from binlog2s3.binlog.executed import LinePosition, NoStateEndError
 from binlog2s3.binlog.gtid import MariadbGtidList, beyond, intersection
-from binlog2s3.binlog.place import NoPlaceError, Spot
 from binlog2s3.config.goal import Latest, ToPosition, ToTime
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
@@ -121,7 +121,7 @@ def is_ahead(start: Start, history: Snapshot) -> bool:
         )
     try:
         stands = route.executed(start.gtids)
-    except NoPlaceError:
+    except NoStateEndError:
         return False
     everything = route.gtids_from(stands.start) if stands.start is not None else None
     if everything is None:
@@ -278,7 +278,7 @@ def _up_to_break(
     return replace(reach, end=end, to_us=_newest_us(route, *place, first))
 
 
-def _last_place(route: Route, first: int, offset: int) -> Spot | None:
+def _last_place(route: Route, first: int, offset: int) -> LinePosition | None:
     """Up to where a route can be read from an offset of a binlog on; None if not at all.
 
     That is before the first break, and before the first damaged bytes.
@@ -291,6 +291,6 @@ def _last_place(route: Route, first: int, offset: int) -> Spot | None:
         if bad:
             ends = (one.end for one in route.transactions(number) if one.end <= min(bad))
             if end := max(ends, default=0):
-                return Spot(number, end)
-            return Spot(number - 1, route.end(number - 1)) if number > first else None
-    return Spot(last, route.end(last))
+                return LinePosition(number, end)
+            return LinePosition(number - 1, route.end(number - 1)) if number > first else None
+    return LinePosition(last, route.end(last))

@@ -26,6 +26,20 @@ from binlog2s3.archive.history import (
     line_binlogs,
     line_of,
 )
+from binlog2s3.binlog.executed import (
+    AddedGtids,
+    ExecutedPart,
+    LinePosition,
+    MariadbPart,
+    MysqlPart,
+    StateEnd,
+    WithGtids,
+    gtid_text,
+    precedes,
+    repeated_upto,
+    state_end,
+    state_end_at,
+)
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -38,20 +52,6 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import (
-    AddedGtids,
-    ExecutedPart,
-    MariadbPart,
-    MysqlPart,
-    Spot,
-    StatePlaces,
-    WithGtids,
-    gtid_text,
-    places_at,
-    places_of,
-    precedes,
-    repeated_upto,
-)
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import BinlogPosition
@@ -284,7 +284,7 @@ class Route:
             gtids = parse(cut.gtid_set, "mysql")
             return MysqlPart(gtids) if gtids else None
         if shared := self.line_part(first).begin:
-            return _UpTo(Spot(first, shared))
+            return _UpTo(LinePosition(first, shared))
         before = self.known(first).gtids_before
         end = self.known(first - 1).gtids_after
         if (
@@ -297,7 +297,7 @@ class Route:
         upto = repeated_upto(
             self.searched(first, WithGtids(frozenset(map(gtid_text, end.gtids())))), end
         )
-        return MariadbPart({domain: Spot(first, offset) for domain, offset in upto.items()})
+        return MariadbPart({domain: LinePosition(first, offset) for domain, offset in upto.items()})
 
     def breaks(
         self, begin: int, end: int, *, is_brief: bool = False
@@ -394,19 +394,19 @@ class Route:
     def executed(self, gtids: Gtids) -> "RouteExecuted":
         """What a state has of this route, and where it continues.
 
-        Raises NoPlaceError if the state does not tell where it ends.
+        Raises NoStateEndError if the state does not tell where it ends.
         """
         if isinstance(gtids, GtidSet):
             return RouteExecuted(part=MysqlPart(gtids), start=self._first_covered(gtids))
-        return _executed(places_of(self, gtids))
+        return _executed(state_end(self, gtids))
 
-    def executed_at(self, gtids: MariadbGtidList, place: Spot) -> "RouteExecuted | None":
+    def executed_at(self, gtids: MariadbGtidList, place: LinePosition) -> "RouteExecuted | None":
         """The same if the state is that at this binlog and offset; None if it is not."""
         there, added = self.gtids_at(*place), self.added_gtids()
         if not isinstance(there, MariadbGtidList):
             return None
         domains = {domain for one in added if one.added for domain in one.added.domains()}
-        places = places_at(gtids, there, place, domains=domains)
+        places = state_end_at(gtids, there, place, domains=domains)
         return _executed(places) if places is not None else None
 
     def _first_covered(self, have: GtidSet) -> int | None:
@@ -449,7 +449,7 @@ class Route:
                 raise
             return self.known(number - 1).gtids_after
 
-    # As a `place.GtidLine`
+    # As a `executed.GtidLine`
 
     def added_gtids(self) -> Sequence[AddedGtids]:
         """See `GtidLine`. From the same cache as `brief`; the entries that it lacks are read."""
@@ -500,7 +500,7 @@ class Route:
                 found = block.first_offset
         return found
 
-    def spot_text(self, number: int, offset: int) -> str:
+    def position_text(self, number: int, offset: int) -> str:
         """See `GtidLine`."""
         if not offset:
             return f"before {self.binlogs[number].name}"
@@ -511,7 +511,7 @@ class Route:
 class _UpTo:
     """Everything up to a place, of all domains."""
 
-    spot: Spot
+    spot: LinePosition
 
     def has(self, number: int, one: Transaction) -> bool:
         """See `ExecutedPart`."""
@@ -555,10 +555,10 @@ class RouteExecuted:
 
     part: ExecutedPart
     start: int | None
-    places: StatePlaces | None = None
+    places: StateEnd | None = None
 
 
-def _executed(places: StatePlaces) -> RouteExecuted:
+def _executed(places: StateEnd) -> RouteExecuted:
     return RouteExecuted(part=places.part, start=places.start, places=places)
 
 

@@ -17,9 +17,9 @@ from binlog2s3.archive.documents import Lineage, SourceServer
 from binlog2s3.archive.facts import BinlogId, Facts, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.events import HEADER, EventType, FormatEvent
+from binlog2s3.binlog.executed import AddedGtids, NoStateEndError, state_end
 from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, MariadbGtidList, beyond
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import AddedGtids, NoPlaceError, places_of
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.binlog.walk import EventSplitter, wanted_types
 from binlog2s3.errors import DamageError, RecoveryError
@@ -223,7 +223,7 @@ class Directory:
     def first_for(self, have: Gtids) -> Beginning:
         """The last file before which nothing was executed that the replica does not have."""
         if isinstance(have, MariadbGtidList):
-            return self._begin_at_place(have)
+            return self._begin_at_state_end(have)
         if any(part.keeps_gtids is False for part in self._parts.values()):
             raise NotServedError("not all transactions have GTIDs: ask by file and position")
         binlogs = self._view.binlogs
@@ -248,14 +248,14 @@ class Directory:
             f"{gtids_text(missing)}"
         )
 
-    def _begin_at_place(self, have: MariadbGtidList) -> Beginning:
-        """Where a MariaDB replica begins: behind the place of its GTIDs."""
+    def _begin_at_state_end(self, have: MariadbGtidList) -> Beginning:
+        """Where a MariaDB replica begins: behind its GTIDs."""
         try:
-            places = places_of(self._line(), have, is_sure=True)
-            if places.start is None:
+            end = state_end(self._line(), have, is_sure=True)
+            if end.start is None:
                 raise self._purged(have)
-            return beginning(self._view.binlogs, places)
-        except (NoPlaceError, NotThereError) as error:
+            return beginning(self._view.binlogs, end)
+        except (NoStateEndError, NotThereError) as error:
             raise NotServedError(str(error)) from error
 
     def _line(self) -> "_FileLine":
@@ -380,7 +380,7 @@ def _whole_file(part: _Part, *, is_last: bool) -> Scanner:
 
 
 class _FileLine:
-    """The files as a `place.GtidLine`.
+    """The files as a `executed.GtidLine`.
 
     A transaction's number in its file stands for its end: behind a part that was left out, the
     positions in events are not offsets of the file.
@@ -423,7 +423,7 @@ class _FileLine:
                 original_commit_us=None,
             )
 
-    def spot_text(self, number: int, offset: int) -> str:
+    def position_text(self, number: int, offset: int) -> str:
         return f"transaction {offset} of {self._binlogs[number].name}"
 
 

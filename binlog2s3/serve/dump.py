@@ -17,8 +17,8 @@ from binlog2s3.archive.ahead import Fetch, Kept
 from binlog2s3.archive.facts import BinlogId
 from binlog2s3.archive.history import break_between, is_within
 from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.executed import Gtid, gtid_text
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
-from binlog2s3.binlog.place import Gtid, gtid_text
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import StoreError
 from binlog2s3.log import Log

@@ -22,6 +22,17 @@ from binlog2s3.archive.facts import BinlogId, Facts, added_gtids, scanned
 from binlog2s3.archive.history import gtids_break, missing_binlogs
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
+from binlog2s3.binlog.executed import (
+    AddedGtids,
+    ExecutedPart,
+    MysqlPart,
+    NoStateEndError,
+    WithGtids,
+    domain_of,
+    gtid_text,
+    repeated_upto,
+    state_end,
+)
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -32,17 +43,6 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import (
-    AddedGtids,
-    ExecutedPart,
-    MysqlPart,
-    NoPlaceError,
-    WithGtids,
-    domain_of,
-    gtid_text,
-    places_of,
-    repeated_upto,
-)
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import (
     ArchiveError,
@@ -216,7 +216,7 @@ class ArchiveHistory:
 
     def _first_for(self, have: Gtids) -> Beginning:
         if isinstance(have, MariadbGtidList):
-            return self._begin_at_place(have)
+            return self._begin_at_state_end(have)
         begins = self._begin_after(have)
         if begins is None:
             raise self._purged(self._view, have)
@@ -264,21 +264,21 @@ class ArchiveHistory:
         binlog = replace(view.binlogs[number], begin=0)
         return Beginning(binlog=binlog, offset=offset, had=MysqlHad(have))
 
-    def _begin_at_place(self, have: MariadbGtidList) -> Beginning:
-        """Where a MariaDB replica begins: behind the place of its GTIDs."""
+    def _begin_at_state_end(self, have: MariadbGtidList) -> Beginning:
+        """Where a MariaDB replica begins: behind its GTIDs."""
         view, tail = self._view, self._tail
         try:
-            places = places_of(_ViewLine(self), have, is_sure=True)
-        except NoPlaceError as error:
+            end = state_end(_ViewLine(self), have, is_sure=True)
+        except NoStateEndError as error:
             raise NotServedError(str(error)) from error
-        if places.start is None:
+        if end.start is None:
             raise self._purged(view, have)
-        self._check_unlogged(places.start, places.part)
-        self._check_histories(have, places.start, places.extra)
-        begins = beginning(view.binlogs, places)
+        self._check_unlogged(end.start, end.part)
+        self._check_histories(have, end.start, end.extra)
+        begins = beginning(view.binlogs, end)
         if tail is None or begins.binlog.binlog_id != tail.binlog.binlog_id:
             return begins
-        # what comes before a mark may be left out if it is before the places of all domains
+        # what comes before a mark may be left out if it is before the ends of all domains
         awaited = {gtid[0]: gtid for gtid in begins.due.get(tail.binlog.binlog_id, ())}
         added = added_by(tail.scanner)
         if added.goes_back or added.added is None or not added.added.domains() <= awaited.keys():
@@ -729,7 +729,7 @@ def added_by(scanner: Scanner) -> AddedGtids:
 
 
 class _ViewLine:
-    """The binlogs of a view as a `place.GtidLine`: a route, and those that were followed since.
+    """The binlogs of a view as a `executed.GtidLine`: a route, and those that were followed since.
 
     For one thread, while the history is not looked at.
     """
@@ -797,7 +797,7 @@ class _ViewLine:
         found = self._history._read_whole.search(key, lambda: search(transactions()))  # noqa: SLF001
         return cast("Result", found)
 
-    def spot_text(self, number: int, offset: int) -> str:
+    def position_text(self, number: int, offset: int) -> str:
         return f"{self._binlogs[number].name}:{offset}" if offset < 1 << 62 else "the archive"
 
 

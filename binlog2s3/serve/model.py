@@ -8,9 +8,9 @@ from typing import Protocol, Self
 from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.facts import BinlogId, Facts
+from binlog2s3.binlog.executed import Gtid, StateEnd
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import Gtid, StatePlaces
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.replication.feed import Had, MariadbHad, NotServedError
 
@@ -145,20 +145,20 @@ class NotThereError(NotServedError):
     """A GTID of a replica is not in the archive, perhaps not yet."""
 
 
-def beginning(binlogs: Sequence[ServedBinlog], places: StatePlaces) -> Beginning:
+def beginning(binlogs: Sequence[ServedBinlog], end: StateEnd) -> Beginning:
     """Where a MariaDB replica begins. It does not lack anything that comes before these binlogs.
 
-    `places` of its state among them. Raises NotThereError if a GTID is not there.
+    `end`: where its state ends among them. Raises NotThereError if a GTID is not there.
     """
-    if places.unknown:
+    if end.unknown:
         raise NotThereError(
-            f"the replica requested to start from GTID {', '.join(places.unknown)}, which is not "
+            f"the replica requested to start from GTID {', '.join(end.unknown)}, which is not "
             "in this archive: nothing tells what comes after it"
         )
-    start = places.start or 0
+    start = end.start or 0
     due: dict[BinlogId, tuple[Gtid, ...]] = {}
-    for gtid in places.newest.gtids():
-        number, offset = places.upto.get(gtid[0], (0, 0))
+    for gtid in end.newest.gtids():
+        number, offset = end.upto.get(gtid[0], (0, 0))
         if offset and number >= start:
             due[binlogs[number].binlog_id] = (*due.get(binlogs[number].binlog_id, ()), gtid)
     first = binlogs[start]

@@ -28,8 +28,8 @@ from binlog2s3.archive.reader import Readable, _Reading
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.compression import _ZstdOutput
 from binlog2s3.binlog.events import made_up_size
+from binlog2s3.binlog.executed import _StateEnd
 from binlog2s3.binlog.fast import leap
-from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
@@ -869,7 +869,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A MariaDB GTID that is at two places of a history does not tell what was executed.",
         ("tests/unit/serve/test_places.py::test_what_was_used_twice",),
-        ((_Places._single, never(when())),),
+        ((_StateEnd._single, never(when())),),
     ),
     Mutant(
         "note-of-this-server",

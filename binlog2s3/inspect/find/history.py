@@ -14,9 +14,9 @@ from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.facts import BinlogId, Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import TwoPhase
+from binlog2s3.binlog.executed import domain_of, is_in, repeated_upto
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import domain_of, is_in, repeated_upto
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, FoundPhase, WantedGtids

@@ -14,9 +14,9 @@ from uuid import UUID
 from binlog2s3.archive.facts import BinlogId, Facts, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
+from binlog2s3.binlog.executed import ExactGtids
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, mariadb_gtid
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.binlog.place import ExactGtids
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import database_name, table_name

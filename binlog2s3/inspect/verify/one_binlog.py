@@ -21,9 +21,9 @@ from binlog2s3.archive.documents import Entry, EntryRow
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks, crc64_of_rest
+from binlog2s3.binlog.executed import is_in
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, mariadb_gtid, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import is_in
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import brief, count_text
 from binlog2s3.inspect.verify.context import LineageContext
