@@ -373,7 +373,7 @@ def cut_is_missing(line_part: LinePart, name: BinlogName, size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Stretches `first` to `last`, by number, between which nothing is missing.
+    """Binlogs `first` to `last`, by number in their line, between which nothing is missing.
 
     `why_it_ends`: why the next one does not follow; "" for the last one of a history.
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from binlog2s3.archive.backup_runs import BackupRun, runs_of
+from binlog2s3.archive.backups import BackupRun, runs_of
 from binlog2s3.archive.catalog import Catalog, refuse_left
 from binlog2s3.errors import UnsupportedError
 from binlog2s3.store.contract import ObjectInfo, UploadInfo

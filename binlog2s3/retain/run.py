@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from binlog2s3 import __version__
-from binlog2s3.archive.backup_runs import INTERVAL_SECONDS, BackupRun, runs_of
-from binlog2s3.archive.backups import Backup, lost_of, new_id
+from binlog2s3.archive.backups import INTERVAL_SECONDS, Backup, BackupRun, lost_of, new_id, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.evidence import Evidence

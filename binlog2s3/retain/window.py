@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import Registered, look_up
+from binlog2s3.archive.backups import Registered, look_up, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import Drill, latest, newest
 from binlog2s3.errors import ArchiveError, RecoveryError

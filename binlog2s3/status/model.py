@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from binlog2s3.archive.backup_runs import BackupRun, last_failure
-from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.backups import Backup, BackupRun, last_failure
 from binlog2s3.archive.codec import (
     FORMAT,
     Moment,

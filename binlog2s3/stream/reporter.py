@@ -13,8 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
-from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import look_up
+from binlog2s3.archive.backups import look_up, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.drills import latest, newest

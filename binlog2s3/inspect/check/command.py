@@ -17,8 +17,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Self
 
-from binlog2s3.archive.backup_runs import last_failure, runs_of
-from binlog2s3.archive.backups import look_up
+from binlog2s3.archive.backups import last_failure, look_up, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_streaming

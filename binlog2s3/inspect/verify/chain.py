@@ -61,7 +61,11 @@ def break_before(other: Binlog | Facts, before: Binlog | Facts) -> Break | None:
 
 
 class Intervals:
-    """Collects the intervals of one lineage; the last one of `found` may be without an end."""
+    """Collects the intervals of one lineage; the last one of `found` may be without an end.
+
+    What `history.extent` groups when all binlogs are known, one after the other: breaks are those
+    of `break_between` and `missing_binlogs`, and what the walk itself finds wrong. Only sums stay.
+    """
 
     def __init__(self) -> None:
         self.found: list[Interval] = []
