@@ -153,13 +153,13 @@ class World:
                 assert beat.covered_until >= other.covered_until, key
             if other.durable is not None and beat.lineage == other.lineage:
                 assert beat.durable is not None, key
-                assert beat.durable.place >= other.durable.place, key
+                assert beat.durable.file_position >= other.durable.file_position, key
         if beat.lineage is not None:
             self.promise(beat, beat.lineage)
 
     def promise(self, beat: Heartbeat, lineage: str) -> None:
         """A place, and all that was committed by a moment."""
-        places = [beat.durable.place] if beat.durable is not None else []
+        places = [beat.durable.file_position] if beat.durable is not None else []
         if beat.covered_until is not None:
             passed = [place for at, *place in self.shown.moments if at <= beat.covered_until]
             places.append((passed[-1][0], passed[-1][1]))

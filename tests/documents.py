@@ -4,8 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from binlog2s3.archive.backup_runs import BackupRun
-from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.backups import Backup, BackupRun
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, Lineage, LineageFloor, Parent, SourceServer
 from binlog2s3.archive.drills import DrillResult

@@ -154,8 +154,8 @@ class Promises:
             last = durable.binlog
             assert durable.offset <= self.source.size(last)
             assert durable.gtid_set == self.source.gtids_at(last, durable.offset)
-            assert durable.place >= self.reported.get(process, durable.place)
-            self.reported[process] = durable.place
+            assert durable.file_position >= self.reported.get(process, durable.file_position)
+            self.reported[process] = durable.file_position
             self.promise_all(coverage.lineage.id, last, durable.offset)
 
     def promise_all(self, lineage: str, last: BinlogName, offset: int) -> None:

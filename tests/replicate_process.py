@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from binlog2s3.binlog.executed import domain_of, is_in
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
-from binlog2s3.binlog.place import domain_of, is_in
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.recover import target
 from binlog2s3.recover.channel import left_over, settle

@@ -1,14 +1,17 @@
-"""The registered base backups of a source: their documents, and the list of them.
+"""The registered base backups of a source, and who stores one now: their documents, and lists.
 
-A document is written once; `location` says where the backup itself is. A document that breaks the
-format, or does not belong to its key, is reported and ignored.
+A backup's document is written once; `location` says where the backup itself is. A run of
+`backup run` puts its object before anything else, and again at each interval. One that registers
+its backup deletes it; one that fails leaves it, with the reason, until a later run succeeds. One
+that was killed is not renewed any more. A document that breaks the format, or does not belong to
+its key, is reported and ignored.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Literal
 
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.codec import (
@@ -28,6 +31,13 @@ from binlog2s3.archive.stored import Stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+
+INTERVAL_SECONDS = 30.0
+DEAD_AFTER = timedelta(minutes=5)
+"""A run that has not renewed its object for this long, by the store's clock, was killed."""
+KILLED = "it was killed, or its host went down: it reports no more"
+
+RunState = Literal["running", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +82,7 @@ class Backup(Document):
             raise ValueError("it has neither GTIDs nor a position")
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("archive", self.source, "backups", f"{self.id}.json")
 
     @property
@@ -123,7 +133,7 @@ def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -
             for key in listed
             if key in missing  # others were removed meanwhile
         ]
-    return sorted(found, key=lambda one: (one.taken_at, one.id))
+    return sorted(found, key=lambda backup: (backup.taken_at, backup.id))
 
 
 def lost_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, str]:
@@ -131,7 +141,7 @@ def lost_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, str]:
 
     By the sizes of its objects: one listing, if there are stored ones.
     """
-    stored = [(one, one.stored) for one in backups if one.stored is not None]
+    stored = [(backup, backup.stored) for backup in backups if backup.stored is not None]
     if not stored:
         return {}
     sizes = {info.key: info.size for info in catalog.store.list(catalog.layout.stored_backups)}
@@ -156,7 +166,7 @@ class Registered:
     @property
     def restorable(self) -> list[Backup]:
         """Those that count; of stored ones, those that the bucket has whole."""
-        return [one for one in self.backups if one.counts and one.id not in self.lost]
+        return [backup for backup in self.backups if backup.counts and backup.id not in self.lost]
 
 
 def look_up(catalog: Catalog) -> Registered:
@@ -173,18 +183,18 @@ def lost_objects(
 
     `sizes` of those that are there, by key.
     """
-    for number, one in enumerate(stored.objects, 1):
+    for number, stored_object in enumerate(stored.objects, 1):
         key = layout.stored(id_, number)
         if (size := sizes.get(key)) is None:
             yield key, f"{key} is missing"
-        elif size != one.size:
-            yield key, f"{key} has {size} bytes, not {one.size}"
+        elif size != stored_object.size:
+            yield key, f"{key} has {size} bytes, not {stored_object.size}"
 
 
 def one_of(backups: Sequence[Backup], id_: str) -> Backup:
     """The backup with this id or label, or the only one whose id begins so. Raises ArchiveError."""
-    found = id_of({one.id: one.label for one in backups}, id_)
-    return next(one for one in backups if one.id == found)
+    found = id_of({backup.id: backup.label for backup in backups}, id_)
+    return next(backup for backup in backups if backup.id == found)
 
 
 def id_of(labels: Mapping[str, str], named: str, *, exact: bool = False) -> str:
@@ -193,9 +203,9 @@ def id_of(labels: Mapping[str, str], named: str, *, exact: bool = False) -> str:
     `labels`: of each id, "" if it has none. Raises ArchiveError.
     """
     ids = list(labels)
-    found = [one for one in ids if one == named]
-    found = found or [one for one in ids if named and labels[one] == named]
-    near = [one for one in ids if named and one.startswith(named)]
+    found = [id_ for id_ in ids if id_ == named]
+    found = found or [id_ for id_ in ids if named and labels[id_] == named]
+    near = [id_ for id_ in ids if named and id_.startswith(named)]
     if not found and not exact:
         found = near
     if len(found) == 1:
@@ -206,7 +216,61 @@ def id_of(labels: Mapping[str, str], named: str, *, exact: bool = False) -> str:
         what, hint = f"{named} is only the beginning of an id", "give the whole id or the label: "
     else:
         what, hint = f"no backup {named} is registered", "registered: "
-    there = ", ".join(
-        f"{one} ({labels[one]})" if labels[one] else one for one in (found or near or ids)[-5:]
+    shown = ", ".join(
+        f"{id_} ({labels[id_]})" if labels[id_] else id_ for id_ in (found or near or ids)[-5:]
     )
-    raise ArchiveError(what, hint=f"{hint}{there or 'none'}; see `binlog2s3 backup list`")
+    raise ArchiveError(what, hint=f"{hint}{shown or 'none'}; see `binlog2s3 backup list`")
+
+
+# Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupRun(Document):
+    """One run of `backup run`: the document of live/<source>/backups/.
+
+    `id` is the backup's, `read_bytes` what its program has written. `at`: when it put this, by its
+    own clock. `error`: why it failed, "" while it runs.
+    """
+
+    id: BackupId
+    source: SourceName
+    host: Text
+    pid: Count
+    version: Text
+    tool: Text
+    since: Moment
+    at: Moment
+    state: RunState = "running"
+    read_bytes: Count = 0
+    error: Text = ""
+
+    MOST: ClassVar[int] = 1 << 16
+
+    @property
+    def key_end(self) -> tuple[str, ...]:
+        return ("live", self.source, "backups", f"{self.id}.json")
+
+
+def runs_of(catalog: Catalog, now: datetime) -> list[BackupRun]:
+    """The runs of a source, oldest first; those that were killed have failed.
+
+    `now` is by the store's clock. One listing, one small GET for each.
+    """
+    found = []
+    for run, info in catalog.documents(catalog.layout.backup_runs, "backup-run", BackupRun):
+        if run.state == "running" and info.last_modified < now - DEAD_AFTER:
+            found.append(replace(run, state="failed", error=KILLED))
+        else:
+            found.append(run)
+    return sorted(found, key=lambda run: (run.since, run.id))
+
+
+def last_failure(runs: Sequence[BackupRun], backups: Iterable[Backup]) -> BackupRun | None:
+    """The last run, if it failed; None if one has registered its backup since."""
+    stored = {backup.id: backup for backup in backups if backup.stored is not None}
+    since = max((backup.registered_at for backup in stored.values()), default=None)
+    failed = [run for run in runs if run.state == "failed" and run.id not in stored]
+    if not failed or (since is not None and failed[-1].at <= since):
+        return None
+    return failed[-1]

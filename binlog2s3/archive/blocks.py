@@ -54,23 +54,23 @@ def layout_problems(entry: Entry) -> Iterator[str]:
         first = block.first_offset
         if first is not None and not block.offset <= first < block.offset + block.size:
             yield f"first_offset {first} does not lie in the block at {block.offset}"
-    yield from place_problems(entry)
+    yield from offset_problems(entry)
 
 
-def place_problems(entry: EntryRow) -> Iterator[str]:
+def offset_problems(entry: EntryRow) -> Iterator[str]:
     """The same, without the blocks."""
     size = entry.size
     if size <= len(MAGIC):
         yield f"size is {size}: no binlog is so small"
         return
-    offsets = [int(one["offset"]) for one in entry.formats]
+    offsets = [int(form["offset"]) for form in entry.formats]
     if offsets[:1] != [len(MAGIC)] or not all(a < b for a, b in pairwise(offsets)):
         yield f"formats are at {offsets[:_MOST_SHOWN]}: the first is at {len(MAGIC)}"
     elif offsets[-1] >= size:
         yield f"formats has one at {offsets[-1]}, of {size} bytes"
     before = 0
-    for one in entry.damaged:
-        begin, end = int(one["begin"]), int(one["end"])
+    for damage in entry.damaged:
+        begin, end = int(damage["begin"]), int(damage["end"])
         if not before <= begin < end <= size:
             yield f"damaged has a range from {begin} to {end} of {size} bytes"
         before = end
@@ -231,11 +231,11 @@ class Blocks:
 
 def _pieces(readable: Readable, begin: int, end: int) -> Iterator[bytes]:
     """Bytes [begin, end), range by range. Of a chunk, it reads only the range that is asked for."""
-    for one in readable.ranges:
-        origin = one.chunk.begin if one.chunk else 0
-        low, high = max(one.begin, begin), min(one.end, end)
+    for part in readable.ranges:
+        origin = part.chunk.begin if part.chunk else 0
+        low, high = max(part.begin, begin), min(part.end, end)
         if low < high:
-            yield from readable.store.open(one.key, low - origin, high - origin)
+            yield from readable.store.open(part.key, low - origin, high - origin)
 
 
 def gathered(pieces: Iterable[bytes], size: int) -> memoryview:
@@ -264,7 +264,7 @@ def _memory(size: int) -> memoryview:
 
 
 def _keys(readable: Readable, begin: int, end: int) -> Iterable[str]:
-    return (one.key for one in readable.ranges if one.end > begin and one.begin < end)
+    return (part.key for part in readable.ranges if part.end > begin and part.begin < end)
 
 
 def event_at(data: bytes | memoryview, at: int) -> bytes:

@@ -7,7 +7,6 @@ touched and never guessed at.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
 from operator import ge
@@ -136,9 +135,9 @@ def refuse_left(store: Store, keys: Sequence[str]) -> None:
         folders.setdefault(key[: key.rfind("/") + 1], []).append(key)
     left = list[str]()
     for folder, deleted in folders.items():
-        first, last, those = min(deleted), max(deleted), frozenset(deleted)
+        first, last, wanted = min(deleted), max(deleted), frozenset(deleted)
         listed = (info.key for info in store.list(folder, start_after=first[:-1]))
-        left += [key for key in takewhile(partial(ge, last), listed) if key in those]
+        left += [key for key in takewhile(partial(ge, last), listed) if key in wanted]
     if left:
         raise StoreError(
             f"the store says that it deleted {len(keys)} objects, and {len(left)} of them are "
@@ -207,7 +206,7 @@ class Catalog:
         keys = [(info.key, self.layout.parsed(info.key)) for info in infos]
         aside = ("writer", "standby", "probe", "backup-run")
         others = [key for key, what in keys if what is None or what.kind not in aside]
-        writers = self._writers(one for one in infos if one.key.startswith(self.layout.writers))
+        writers = self._writers(info for info in infos if info.key.startswith(self.layout.writers))
         return writers, others
 
     def strange_uploads(self) -> list[str]:
@@ -433,12 +432,14 @@ class Catalog:
         """
         key, prefix = self.layout.binlog(lineage.id, name), self.layout.chunks(lineage.id, name)
         chunks, archived = settled(
-            lambda: (self._put_at(lineage, name), self.store.head(key)),
+            lambda: (self._chunks(lineage, name), self.store.head(key)),
             lambda found: found[1] is not None or not has_hole(Chunks(frozenset(found[0]))),
         )
         crc64 = self._crc64(lineage, name, archived.size) if archived else None
         whole = (Range(key, 0, archived.size, archived.last_modified),) if archived else ()
-        ranges = whole or ranges_of(prefix, chunks)
+        ranges = whole or ranges_of(
+            prefix, {chunk: info.last_modified for chunk, info in chunks.items()}
+        )
         if not ranges:
             raise NoBinlogError(
                 f"no byte of {name} is in lineage {lineage.id}: neither {key} nor chunks from "
@@ -465,11 +466,7 @@ class Catalog:
             return [following] if self.store.head(key) else []
         prefix = self.layout.binlogs(lineage.id)
         found = self.named(prefix, begin=f"{name.prefix}.", start_after=str(name))
-        return [one for one in found if one > name]
-
-    def _put_at(self, lineage: Lineage, name: BinlogName) -> dict[Chunk, datetime]:
-        """When each chunk of a binlog was put, by the store's clock. One listing."""
-        return {one: info.last_modified for one, info in self._chunks(lineage, name).items()}
+        return [other for other in found if other > name]
 
     def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
         """The checksum of an archived binlog, from its entry; None if it has no entry yet."""
@@ -501,8 +498,8 @@ class Catalog:
 
     def _named(self, infos: Iterable[ObjectInfo]) -> dict[BinlogName, ObjectInfo]:
         found: dict[BinlogName, ObjectInfo] = {}
-        for one in self.look(infos).values():
-            found |= one.binlogs | one.entries
+        for contents in self.look(infos).values():
+            found |= contents.binlogs | contents.entries
         return found
 
     def look(self, infos: Iterable[ObjectInfo]) -> dict[str, Contents]:

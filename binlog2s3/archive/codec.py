@@ -136,7 +136,7 @@ class Document:
     MOST: ClassVar[int]
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         """The names that the key ends with."""
         raise NotImplementedError
 
@@ -162,7 +162,7 @@ class Document:
                 hint="a newer binlog2s3 wrote it: use that one",
             )
         found = _checked_document(document, cls, key)
-        check_place(key, *found.place)
+        check_key(key, *found.key_end)
         return found
 
 
@@ -219,8 +219,8 @@ def _check(value: Any, name: str = "a text") -> None:
         if value.utcoffset():
             raise ValueError(f"{name} {value} is not in UTC")
     elif kind is tuple:
-        for one in value:
-            _check(one, name)
+        for item in value:
+            _check(item, name)
     elif kind is dict:
         for key in value:
             _check(value[key], str(key))
@@ -232,21 +232,21 @@ def _check(value: Any, name: str = "a text") -> None:
 @cache
 def _checked(kind: Any) -> tuple[str, ...]:
     left_out = {_BESIDE, _UNCHECKED}
-    return tuple(one.name for one in fields(kind) if left_out.isdisjoint(one.metadata))
+    return tuple(own.name for own in fields(kind) if left_out.isdisjoint(own.metadata))
 
 
 @cache
 def _beside(kind: Any) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind) if _BESIDE in one.metadata)
+    return tuple(own.name for own in fields(kind) if _BESIDE in own.metadata)
 
 
 @cache
 def _written(kind: Any) -> tuple[tuple[str, Any], ...]:
     """The fields of a dataclass that JSON has, each with the value that is left out."""
     return tuple(
-        (one.name, one.default if _LATER in one.metadata else MISSING)
-        for one in fields(kind)
-        if _BESIDE not in one.metadata
+        (own.name, own.default if _LATER in own.metadata else MISSING)
+        for own in fields(kind)
+        if _BESIDE not in own.metadata
     )
 
 
@@ -256,7 +256,11 @@ def as_fields(value: Any) -> dict[str, Any]:
         (name, getattr(value, name), left_out)
         for name, left_out in _written(cast("Hashable", type(value)))
     )
-    return {name: as_json(one) for name, one, left_out in pairs if one != left_out}
+    return {
+        name: as_json(field_value)
+        for name, field_value, left_out in pairs
+        if field_value != left_out
+    }
 
 
 def as_json(value: Any) -> Any:
@@ -266,7 +270,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, datetime):
         return iso_text(value)
     if isinstance(value, (tuple, list)):
-        return [as_json(one) for one in value]
+        return [as_json(item) for item in value]
     if isinstance(value, Mapping):
         return {name if type(name) is str else str(name): as_json(value[name]) for name in value}
     return as_fields(value) if is_dataclass(value) else str(value)
@@ -332,7 +336,7 @@ def too_large(key: str, most: int) -> ArchiveError:
     )
 
 
-def check_place(key: str, *names: str) -> None:
+def check_key(key: str, *names: str) -> None:
     """Raise MisplacedError unless the key ends with these names, as the document says."""
     own = "/".join(names)
     if key != own and not key.endswith(f"/{own}"):
@@ -381,7 +385,7 @@ class PrintedDocument(Printed):
 
 def members(value: Any) -> dict[str, Any]:
     """The fields of a dataclass as they are: to print them together with others."""
-    return {one.name: getattr(value, one.name) for one in fields(value)}
+    return {own.name: getattr(value, own.name) for own in fields(value)}
 
 
 def as_printed(kind: type[Printed], value: Any) -> dict[str, Any]:
@@ -432,10 +436,10 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
     """What makes JSON of a value, by its type."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        made = [one for one in inner[1:] if callable(one)]
+        made = [mark for mark in inner[1:] if callable(mark)]
         return made[0] if made else _writer(inner[0])
     if origin in (Union, UnionType):
-        write = _writer(next(one for one in inner if one is not NoneType))
+        write = _writer(next(argument for argument in inner if argument is not NoneType))
         return lambda value: None if value is None else write(value)
     if origin is tuple:
         each = _writer(inner[0])

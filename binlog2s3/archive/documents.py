@@ -64,8 +64,8 @@ class Parent:
         return UNLOGGED if self.unlogged else "the source had purged the binlogs in between"
 
     @property
-    def place(self) -> str:
-        """The point, for people."""
+    def point(self) -> str:
+        """Lineage and position, for people."""
         return f"{self.lineage} at {f'{self.binlog}:{self.offset}' if self.binlog else 'its begin'}"
 
 
@@ -86,7 +86,7 @@ class LineageFloor(Document):
     MOST: ClassVar[int] = 16 << 20
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         name = floor_name(self.binlog.number)
         return ("archive", self.source, self.lineage, "floors", name)
 
@@ -160,7 +160,7 @@ class Lineage(Document):
         return self.floor is not None and name.number < self.floor.binlog.number
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("archive", self.source, self.lineage, "lineage.json")
 
 
@@ -261,7 +261,7 @@ class Entry(EntryRow, Document):
     MOST: ClassVar[int] = 64 << 20
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("entries", f"{self.name}.json")
 
     @classmethod
@@ -273,7 +273,7 @@ class Entry(EntryRow, Document):
     @property
     def row(self) -> EntryRow:
         """The entry without its blocks."""
-        return EntryRow(**{one.name: getattr(self, one.name) for one in fields(EntryRow)})
+        return EntryRow(**{field_.name: getattr(self, field_.name) for field_ in fields(EntryRow)})
 
 
 def prepare_row(document: Any) -> None:
@@ -309,7 +309,7 @@ class EntryEnd(Document):
         return self.crc64nvme
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("entries", f"{self.name}.json")
 
     @classmethod

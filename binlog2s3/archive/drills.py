@@ -95,7 +95,7 @@ class DrillResult(Document):
         return (self.finished_at - self.started_at).total_seconds()
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("archive", self.source, "drills", f"{self.id}.json")
 
 
@@ -119,13 +119,13 @@ def newest(
     """
     last: DrillResult | None = None
     unread: UnreadDrill | None = None
-    for one in results:
-        if isinstance(one, UnreadDrill):
-            unread = unread or one
+    for drill in results:
+        if isinstance(drill, UnreadDrill):
+            unread = unread or drill
             continue
-        last = last or one
-        if one.is_proved:
-            return last, one, unread
+        last = last or drill
+        if drill.is_proved:
+            return last, drill, unread
     return last, None, unread
 
 
@@ -139,7 +139,7 @@ def latest(catalog: Catalog) -> Iterator[Drill]:
 
 def last_of(results: Iterable[Drill], backup: Backup) -> Drill | None:
     """The newest result that says something of this base backup, or that may, and is unread."""
-    return next((one for one in results if _may_tell(one, backup)), None)
+    return next((drill for drill in results if _may_tell(drill, backup)), None)
 
 
 def _may_tell(drill: Drill, backup: Backup) -> bool:
@@ -155,13 +155,15 @@ def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:
     One listing, and one small GET for each result since the oldest backup was registered, until
     there is one of each backup.
     """
-    wanted, found = {one.id: one for one in backups}, dict[str, bool]()
-    since = min((one.registered_at for one in backups), default=datetime.max.replace(tzinfo=UTC))
-    for one in _looked_up(catalog):
-        if not wanted or (isinstance(one, DrillResult) and one.finished_at < since):
+    wanted, found = {backup.id: backup for backup in backups}, dict[str, bool]()
+    since = min(
+        (backup.registered_at for backup in backups), default=datetime.max.replace(tzinfo=UTC)
+    )
+    for drill in _looked_up(catalog):
+        if not wanted or (isinstance(drill, DrillResult) and drill.finished_at < since):
             break
-        for backup in [backup for backup in wanted.values() if _may_tell(one, backup)]:
-            found[backup.id] = isinstance(one, DrillResult) and one.is_proved
+        for backup in [backup for backup in wanted.values() if _may_tell(drill, backup)]:
+            found[backup.id] = isinstance(drill, DrillResult) and drill.is_proved
             del wanted[backup.id]
     return found
 

@@ -99,8 +99,8 @@ class Evidence:
         """The objects of a stored backup, with size and CRC64NVME."""
         layout, stored = self._layout(key), backup.stored
         return {
-            layout.stored(backup.id, number): (one.size, one.crc64)
-            for number, one in enumerate(stored.objects if stored is not None else (), 1)
+            layout.stored(backup.id, number): (stored_object.size, stored_object.crc64)
+            for number, stored_object in enumerate(stored.objects if stored is not None else (), 1)
         }
 
     def before(self, key: str) -> str | None:

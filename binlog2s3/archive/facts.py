@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
 from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.events import has_gtid_events, version_of
+from binlog2s3.binlog.executed import AddedGtids
 from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import AddedGtids
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.transactions import Transaction
 from binlog2s3.binlog.zone import SystemZone
@@ -91,9 +91,9 @@ class Facts:
     leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
 
-    def is_credible(self, one: Transaction) -> bool:
+    def is_credible(self, transaction: Transaction) -> bool:
         """Whether one of its transactions may have been committed when it says so."""
-        return self.reached_us is not None and one.commit_us <= self.reached_us
+        return self.reached_us is not None and transaction.commit_us <= self.reached_us
 
     def boundary(self, offset: int) -> int:
         """The last known offset, up to this one, at which no transaction is open.
@@ -142,10 +142,10 @@ def facts_of(entry: EntryRow, lineage: Lineage) -> Facts:
         transactions=entry.transactions,
         anonymous=entry.anonymous_transactions,
         blocks=entry.blocks if isinstance(entry, Entry) else (),
-        damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
+        damaged=tuple((int(damage["begin"]), int(damage["end"])) for damage in entry.damaged),
         server_id=entry.server_id,
         server_version=_version(entry),
-        formats=tuple(int(one["offset"]) for one in entry.formats),
+        formats=tuple(int(form["offset"]) for form in entry.formats),
         gtids_go_back=entry.gtids_go_back,
         started=entry.started,
         rotated=entry.end == "rotate",

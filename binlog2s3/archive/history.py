@@ -35,7 +35,7 @@ def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
 
 def parents_first(lineages: Iterable[Lineage]) -> list[Lineage]:
     """The lineages, parents before their children, otherwise oldest first; each once."""
-    by_id = {lineage.id: lineage for lineage in sorted(lineages, key=lambda one: one.id)}
+    by_id = {lineage.id: lineage for lineage in sorted(lineages, key=lambda lineage: lineage.id)}
     children: dict[str, list[Lineage]] = {}
     for lineage in by_id.values():
         parent = lineage.parent.lineage if lineage.parent else ""
@@ -175,15 +175,15 @@ def _barrier(
     if origin is None:
         return ""
     if origin.join == "unknown":
-        return f"nothing proves that {lineage.id} continues from {origin.place}"
+        return f"nothing proves that {lineage.id} continues from {origin.point}"
     if origin.lineage not in by_id or origin.binlog is None:
-        return f"{lineage.id} continues from {origin.place}, which is not in the bucket"
+        return f"{lineage.id} continues from {origin.point}, which is not in the bucket"
     if origin.lineage in passed:
         return f"the parents of {lineage.id} lead back to it"
     if cut is not None and _is_before(cut, origin, lineage, by_id[origin.lineage]):
         return (
             f"history left {lineage.id} at {cut.binlog}:{cut.offset}, before {lineage.id} itself "
-            f"left {origin.place}"
+            f"left {origin.point}"
         )
     return ""
 
@@ -245,30 +245,32 @@ class Break:
     text: str
 
 
-def break_between(one: Facts, other: Facts) -> Break | None:
+def break_between(before: Facts, other: Facts) -> Break | None:
     """Why a binlog does not follow another one of its lineage; None if nothing shows a break.
 
     That its name is the next one is for `missing_binlogs`. A transaction in damaged bytes may have
     a GTID that only the next binlog shows: then that is a break, as nothing else tells of it.
     """
-    if text := gtids_break(one.name, one.gtids_after, other.name, other.gtids_before):
+    if text := gtids_break(before.name, before.gtids_after, other.name, other.gtids_before):
         return Break(kind="gtids", text=text)
-    if not _is_complete(one, other):
-        text = f"only the first {one.size} bytes of {one.name} are there"
+    if not _is_complete(before, other):
+        text = f"only the first {before.size} bytes of {before.name} are there"
         return Break(kind="unfinished", text=text)
-    if is_unlogged_between(rotated=one.rotated, started=other.started):
+    if is_unlogged_between(rotated=before.rotated, started=other.started):
         return Break(kind="unlogged", text=UNLOGGED)
     return None
 
 
-def gtids_break(one: BinlogName, end: Gtids | None, other: BinlogName, begin: Gtids | None) -> str:
+def gtids_break(
+    before: BinlogName, end: Gtids | None, other: BinlogName, begin: Gtids | None
+) -> str:
     """Why a binlog that begins after these GTIDs does not follow the one that ends with those.
 
     "" if it does, or if either is not known.
     """
     if end is None or begin is None or end == begin:
         return ""
-    text = f"{other} begins after {brief(begin)}, {one} ends with {brief(end)}"
+    text = f"{other} begins after {brief(begin)}, {before} ends with {brief(end)}"
     if not (isinstance(begin, GtidSet) and isinstance(end, GtidSet)):
         return text
     parts = [f"{brief(begin - end)} is in no binlog"] if begin - end else []
@@ -289,14 +291,14 @@ def follows(one: Facts, other: Facts) -> bool:
     return is_next and is_more and same and break_between(one, other) is None
 
 
-def _is_complete(one: Facts, other: Facts) -> bool:
+def _is_complete(before: Facts, other: Facts) -> bool:
     """Whether nothing is missing at a binlog's end: it has ended, or the next one proves it.
 
     The next one proves it by beginning after exactly its GTIDs, if they are all it has. Where one
     of them has transactions without a GTID, so may the end that is missing.
     """
-    end, all_named = one.gtids_after, not (one.anonymous or other.anonymous)
-    return one.ended or (all_named and bool(end) and end == other.gtids_before)
+    end, all_named = before.gtids_after, not (before.anonymous or other.anonymous)
+    return before.ended or (all_named and bool(end) and end == other.gtids_before)
 
 
 # How far, without a break
@@ -339,9 +341,11 @@ def line_binlogs(
             yield LineBinlog(
                 line_part=number, name=name, broken=why if begun else "", missing=missing
             )
-        for one, other in pairwise(names):
-            text = f"the binlogs between {one} and {other} are missing"
-            is_there = is_next(id_, one, other) if is_next is not None else other == one.next()
+        for before, other in pairwise(names):
+            text = f"the binlogs between {before} and {other} are missing"
+            is_there = (
+                is_next(id_, before, other) if is_next is not None else other == before.next()
+            )
             broken = "" if is_there else text
             yield LineBinlog(line_part=number, name=other, broken=broken)
         begun = begun or bool(names)
@@ -369,7 +373,7 @@ def cut_is_missing(line_part: LinePart, name: BinlogName, size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Stretches `first` to `last`, by number, between which nothing is missing.
+    """Binlogs `first` to `last`, by number in their line, between which nothing is missing.
 
     `why_it_ends`: why the next one does not follow; "" for the last one of a history.
     """
@@ -428,9 +432,9 @@ def missing_binlogs(
     first, floor = lineage.begin, lineage.floor
     gaps = [(first, names[0])] if from_start and names and first < names[0] else []
     gaps += [
-        (one.next(), other)
-        for one, other in pairwise(names)
-        if one.prefix == other.prefix and one.next() < other
+        (before.next(), other)
+        for before, other in pairwise(names)
+        if before.prefix == other.prefix and before.next() < other
     ]
     for first, behind in gaps:
         if floor is not None and first.number < floor.binlog.number:

@@ -200,8 +200,8 @@ class Index:
         while upto >= least:
             page = self.page(self.first_of(upto))
             if page is None:
-                there = [name.number for name in self.archived(self.first_of(upto)).binlogs]
-                found += _runs(number for number in there if least <= number <= upto)
+                numbers = [name.number for name in self.archived(self.first_of(upto)).binlogs]
+                found += _runs(number for number in numbers if least <= number <= upto)
                 upto = self.first_of(upto) - 1
                 continue
             before = page.before.unbroken_from
@@ -220,8 +220,8 @@ class Index:
     def _filled(self, page: Page, upto: int) -> list[range]:
         """Archived binlogs that a page has no entry of: `verify --repair` may have made one."""
         missing = set(range(max(page.first, self._floor), upto + 1)) - set(page.numbers)
-        there = self.archived(page.first).binlogs if missing else ()
-        return list(_runs(name.number for name in there if name.number in missing))
+        binlogs = self.archived(page.first).binlogs if missing else ()
+        return list(_runs(name.number for name in binlogs if name.number in missing))
 
     def below_floor(self) -> Contents:
         """The objects and entries below the floor that are still there.
@@ -249,8 +249,8 @@ class Index:
     def undescribed(self) -> Iterator[BinlogName]:
         """The binlogs that were listed and have no entry."""
         there_below = [self._below] if self._below is not None else []
-        for there in (*there_below, *self._ranges.values(), *self._tails.values()):
-            yield from there.binlogs.keys() - there.entries.keys()
+        for contents in (*there_below, *self._ranges.values(), *self._tails.values()):
+            yield from contents.binlogs.keys() - contents.entries.keys()
 
     def listing_of(self, number: int) -> Contents | None:
         """The listing of this number's range; None if it was not listed yet."""
@@ -267,7 +267,7 @@ class Index:
             return _within(self.lineage, self.below_floor(), first, first + self._span - 1)
         if first not in self._ranges:
             begin = max(first, self._least)
-            tail = next((one for at, one in self._tails.items() if begin > at), None)
+            tail = next((contents for at, contents in self._tails.items() if begin > at), None)
             last = first + self._span - 1
             if tail is None:
                 self._ranges[first] = self._listed(self._digits(first), "", first, last)
@@ -295,12 +295,12 @@ class Index:
             if greatest < first - SPAN:
                 return found
         while True:  # longer names: range by range, as long as something is there
-            there = self._listed(
+            listed = self._listed(
                 self._digits(first), "", first_of(first), first_of(first) + SPAN - 1
             )
-            binlogs |= {name: info for name, info in there.binlogs.items() if name.number > number}
-            entries |= {name: info for name, info in there.entries.items() if name.number > number}
-            if not (there.binlogs or there.entries):
+            binlogs |= {name: info for name, info in listed.binlogs.items() if name.number > number}
+            entries |= {name: info for name, info in listed.entries.items() if name.number > number}
+            if not (listed.binlogs or listed.entries):
                 return Contents(binlogs=binlogs, entries=entries)
             first = first_of(first) + SPAN
 
@@ -341,8 +341,10 @@ class Index:
 
     def _read_rows(self, number: int) -> None:
         """Read entries that no page has, starting with this one."""
-        there = self.archived(self.first_of(number))
-        names = sorted(n for n in there.entries.keys() & there.binlogs.keys() if n.number >= number)
+        contents = self.archived(self.first_of(number))
+        names = sorted(
+            n for n in contents.entries.keys() & contents.binlogs.keys() if n.number >= number
+        )
         found = self._read_entries(self.lineage, names[:_AT_ONCE])
         while self._rows and len(self._rows) + len(found) > _MOST_ROWS:
             del self._rows[next(iter(self._rows))]
@@ -375,7 +377,7 @@ class Index:
         """The first number of the next range that may have a later commit."""
         low, high = first, max([first, *self.firsts()])
         while low < high:  # all from `first` up to the end of the page `low` is not later
-            pages = [one for one in self.firsts() if low < one <= high]
+            pages = [page for page in self.firsts() if low < page <= high]
             if not pages:
                 break
             middle = pages[(len(pages) - 1) // 2]
@@ -481,14 +483,14 @@ def _is_later(greatest_us: int | None, at_us: int) -> bool:
     return greatest_us is not None and greatest_us > at_us
 
 
-def _within(lineage: Lineage, there: Contents, low: int, high: int | None) -> Contents:
+def _within(lineage: Lineage, contents: Contents, low: int, high: int | None) -> Contents:
     def is_in(name: BinlogName) -> bool:
         is_own = name == name_at(lineage, name.number)
         return is_own and low <= name.number and (high is None or name.number <= high)
 
     return Contents(
-        binlogs={name: info for name, info in there.binlogs.items() if is_in(name)},
-        entries={name: info for name, info in there.entries.items() if is_in(name)},
+        binlogs={name: info for name, info in contents.binlogs.items() if is_in(name)},
+        entries={name: info for name, info in contents.entries.items() if is_in(name)},
     )
 
 

@@ -146,7 +146,9 @@ def _look(
             )
         )
         wanted += [
-            one for one in binlogs if one.state == "undescribed" and one.name in contents.entries
+            binlog
+            for binlog in binlogs
+            if binlog.state == "undescribed" and binlog.name in contents.entries
         ]
         problems += [f"{error} ({error.hint})" for error in index.problems]
     if listed:
@@ -163,7 +165,7 @@ def _with_entries(
     problems: list[str],
 ) -> list[LineageListing]:
     """These lineages with the entries that no page has; those that cannot be used are problems."""
-    paged = sum(binlog.entry is not None for one in listed for binlog in one.binlogs)
+    paged = sum(binlog.entry is not None for lineage in listed for binlog in lineage.binlogs)
     described: dict[BinlogId, Binlog] = {}
     for seen in read(wanted, paged):
         if isinstance(seen, ArchiveError):
@@ -171,10 +173,10 @@ def _with_entries(
         else:
             described[seen.lineage.id, seen.name] = seen
     found = []
-    for one in listed:
-        id_ = one.lineage.id
-        binlogs = tuple(described.get((id_, binlog.name), binlog) for binlog in one.binlogs)
-        found.append(replace(one, binlogs=binlogs))
+    for lineage in listed:
+        id_ = lineage.lineage.id
+        binlogs = tuple(described.get((id_, binlog.name), binlog) for binlog in lineage.binlogs)
+        found.append(replace(lineage, binlogs=binlogs))
     return found
 
 

@@ -141,17 +141,17 @@ class Page(Document):
 
     def entry(self, number: int) -> EntryRow | None:
         """The entry of this number; None if the page has none."""
-        at = bisect_right(self.entries, number, key=lambda one: one.name.number) - 1
+        at = bisect_right(self.entries, number, key=lambda entry: entry.name.number) - 1
         found = self.entries[at] if at >= 0 else None
         return found if found is not None and found.name.number == number else None
 
     @property
     def numbers(self) -> Sequence[int]:
         """The numbers that have an entry in this page."""
-        return [one.name.number for one in self.entries]
+        return [entry.name.number for entry in self.entries]
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         name = page_name(self.first, self.last + 1 - self.first)
         return ("archive", self.source, self.lineage, "pages", name)
 
@@ -209,16 +209,17 @@ def _check(page: Page) -> None:
         raise ValueError(f"it ends with {page.last}, before {page.first}")
     names = [entry.name for entry in page.entries]
     if any(
-        one.prefix != other.prefix or one.number >= other.number for one, other in pairwise(names)
+        name.prefix != other.prefix or name.number >= other.number
+        for name, other in pairwise(names)
     ):
         raise ValueError("its entries are not in order")
     if names and not page.first <= names[0].number <= names[-1].number <= page.last:
         raise ValueError(f"{names[0]} to {names[-1]} are not all in its range")
     begin = max(page.after.unbroken_from, page.first)
-    there = sum(name.number >= begin for name in names)
-    if there != max(page.last + 1 - begin, 0) or page.after.unbroken_from > page.last + 1:
+    count = sum(name.number >= begin for name in names)
+    if count != max(page.last + 1 - begin, 0) or page.after.unbroken_from > page.last + 1:
         raise ValueError(f"its entries are not unbroken from {page.after.unbroken_from} on")
-    times = [page.before.greatest_commit_us, *(one.greatest_commit_us for one in page.entries)]
+    times = [page.before.greatest_commit_us, *(entry.greatest_commit_us for entry in page.entries)]
     if page.after.greatest_commit_us != max((us for us in times if us is not None), default=None):
         raise ValueError(f"{page.after.greatest_commit_us} is not the greatest commit time")
 
@@ -233,24 +234,24 @@ def _follows(before: EntryRow, entry: EntryRow, lineage: Lineage) -> bool:
 def _merged(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The steps, disjoint and sorted. If there are too many, the nearest ones are merged."""
     found: list[Step] = []
-    for step in sorted(steps, key=lambda one: (one.from_us, one.to_us)):
+    for step in sorted(steps, key=lambda step: (step.from_us, step.to_us)):
         if found and step.from_us <= found[-1].to_us:
             found[-1] = _both(found[-1], step)
         else:
             found.append(step)
     while len(found) > _MOST_STEPS:
-        gaps = [other.from_us - one.to_us for one, other in pairwise(found)]
+        gaps = [other.from_us - step.to_us for step, other in pairwise(found)]
         at = gaps.index(min(gaps))
         found[at : at + 2] = [_both(found[at], found[at + 1])]
     return tuple(found)
 
 
-def _both(one: Step, other: Step) -> Step:
+def _both(step: Step, other: Step) -> Step:
     return Step(
-        from_us=min(one.from_us, other.from_us),
-        to_us=max(one.to_us, other.to_us),
-        first=min(one.first, other.first),
-        last=max(one.last, other.last),
+        from_us=min(step.from_us, other.from_us),
+        to_us=max(step.to_us, other.to_us),
+        first=min(step.first, other.first),
+        last=max(step.last, other.last),
     )
 
 

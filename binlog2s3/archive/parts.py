@@ -15,10 +15,10 @@ BLOCK_SIZE = 4 << 20
 MAX_PARTS = 10_000  # https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 _GREATEST_PART = 5 << 30
 _TIER = 1_000
-_PLACES_WITHIN = 1 << 20
-_PLACES_APART = 64 << 10
-_LEAST_PLACES = 3
-_GREATEST_LOW_PLACE = (1 << 32) - 1
+_MARKS_WITHIN = 1 << 20
+_MARKS_APART = 64 << 10
+_LEAST_MARKS = 3
+_GREATEST_LOW_MARK = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,28 +120,28 @@ class Digest:
         self._block_crc = 0
         self._firsts: dict[int, Transaction] = {}
         self.mark = Mark()
-        self.places: list[Mark] = []
-        self.low_place = Mark()
+        self.marks: list[Mark] = []
+        self.low_mark = Mark()
         self._saved = (0, 0, 0, 0, self._part_end, 0, 0)
 
     def set_mark(self) -> None:
         """Remember this offset: a range of its part can end here.
 
-        It is also added to `places`, a few offsets of the last MiB, each with the checksum of all
-        bytes before it. `low_place` is the last one below 4 GiB.
+        It is also added to `marks`, a few offsets of the last MiB, each with the checksum of all
+        bytes before it. `low_mark` is the last one below 4 GiB.
         """
         self.mark = Mark(self.size, self._part_crc)
         parts, blocks = len(self._parts), len(self._blocks)
         self._saved = (self.size, self.crc64, parts, self._part_crc, self._part_end, blocks,
                        self._block_crc)  # fmt: skip
-        place, places = Mark(self.size, self.crc64), self.places
-        if len(places) > 1 and place.offset - places[-2].offset < _PLACES_APART:
-            places.pop()
-        places.append(place)
-        while len(places) > _LEAST_PLACES and places[0].offset < place.offset - _PLACES_WITHIN:
-            del places[0]
-        if place.offset <= _GREATEST_LOW_PLACE:
-            self.low_place = place
+        mark, marks = Mark(self.size, self.crc64), self.marks
+        if len(marks) > 1 and mark.offset - marks[-2].offset < _MARKS_APART:
+            marks.pop()
+        marks.append(mark)
+        while len(marks) > _LEAST_MARKS and marks[0].offset < mark.offset - _MARKS_WITHIN:
+            del marks[0]
+        if mark.offset <= _GREATEST_LOW_MARK:
+            self.low_mark = mark
 
     def rewind(self) -> None:
         """Go back to the last mark; the next bytes continue there."""

@@ -9,24 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal
 
 from binlog2s3.archive.chunks import Chunk, join
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import us_of
+from binlog2s3.store.contract import Store
 
 State = Literal["archived", "open"]
 LOOKS = 8
 """How many looks at the bucket without progress are an error."""
 _PIECE = 1 << 20
-
-
-class Opens(Protocol):
-    """The part of `store.contract.Store` that reading needs."""
-
-    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
-        """The object's bytes of this range in blocks of at most 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,7 @@ class Readable:
     name: str
     state: State
     ranges: tuple[Range, ...]
-    store: Opens
+    store: Store
     again: Callable[[], "Readable"]
     crc64: int | None = None
 
@@ -88,7 +82,7 @@ class Readable:
         That is when its object was put, by the store's clock. For one that came since the bucket
         was looked at, it is now.
         """
-        found = next((one.at for one in self.ranges if one.begin <= offset < one.end), None)
+        found = next((part.at for part in self.ranges if part.begin <= offset < part.end), None)
         return us_of(found or datetime.now(UTC))
 
     def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -206,8 +200,8 @@ class _Reading:
             for block in binlog.store.open(place.key, begin - origin, end - origin):
                 view = memoryview(block)
                 tail.feed(begin, view)
-                for one in expected:
-                    one.check(begin, view, place.key)
+                for expectation in expected:
+                    expectation.check(begin, view, place.key)
                 fresh = _cut(view, begin, self._at, min(place.end, self._end))
                 begin += len(block)
                 self._note(fresh, place.key)
@@ -294,9 +288,9 @@ def _cut(block: memoryview, offset: int, begin: int, end: int) -> memoryview:
     return block[max(begin - offset, 0) : max(end - offset, 0)]
 
 
-def _disagreement(one: str, other: str, begin: int, end: int) -> ArchiveError:
+def _disagreement(key: str, other: str, begin: int, end: int) -> ArchiveError:
     return ArchiveError(
-        f"{one} and {other} disagree on the binlog's bytes from {begin} to {end}",
+        f"{key} and {other} disagree on the binlog's bytes from {begin} to {end}",
         hint="two histories with one name, or damage: nothing shows which one is right; compare "
         "them with the source, and do not restore beyond that point",
     )

@@ -43,7 +43,7 @@ class Crc64s:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read them. Raises ValueError."""
-        return cls([Crc64.parse(one) for one in text.split(" ")])
+        return cls([Crc64.parse(crc64) for crc64 in text.split(" ")])
 
     def __str__(self) -> str:
         return " ".join(map(str, self.values))
@@ -107,10 +107,13 @@ class Stored:
     def __post_init__(self) -> None:
         if not self.size:
             raise ValueError("it has no bytes")
-        if self.stored_size != sum(one.size for one in self.objects):
+        if self.stored_size != sum(stored_object.size for stored_object in self.objects):
             raise ValueError("its objects have another size than all of it")
-        for one in self.objects:
-            if not one.size or _crc64(one.ranges(self.grid)) != one.crc64:
+        for stored_object in self.objects:
+            if (
+                not stored_object.size
+                or _crc64(stored_object.ranges(self.grid)) != stored_object.crc64
+            ):
                 raise ValueError("its parts do not have its checksum")
 
     @property
@@ -157,8 +160,8 @@ def _parts(
     """The bytes of all objects, a part at a time, each checked; the next one is read meanwhile."""
     wanted = [
         (layout.stored(id_, number), part, crc64)
-        for number, one in enumerate(stored.objects, 1)
-        for part, crc64 in one.ranges(stored.grid)
+        for number, stored_object in enumerate(stored.objects, 1)
+        for part, crc64 in stored_object.ranges(stored.grid)
     ]
     done, total = 0, stored.stored_size
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stored") as ahead:

@@ -60,7 +60,7 @@ class Turn(Document):
     MOST: ClassVar[int] = 1 << 20
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("turns", f"{self.number:08d}.json")
 
 
@@ -73,13 +73,13 @@ class Position:
     gtid_set: GtidText
 
     @classmethod
-    def of(cls, place: FilePosition, gtids: Gtids | None) -> "Position":
-        """A place after these GTIDs; None: they are not known."""
+    def of(cls, position: FilePosition, gtids: Gtids | None) -> "Position":
+        """A position after these GTIDs; None: they are not known."""
         text = str(gtids) if gtids is not None else ""
-        return cls(binlog=place.binlog, offset=place.offset, gtid_set=text)
+        return cls(binlog=position.binlog, offset=position.offset, gtid_set=text)
 
     @property
-    def place(self) -> FilePosition:
+    def file_position(self) -> FilePosition:
         """For comparison within a lineage."""
         return FilePosition(self.binlog, self.offset)
 
@@ -166,7 +166,7 @@ class Heartbeat(Process, Document):
         return self.at if until and not is_credible(us_of(until), us_of(self.at)) else until
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("live", self.source, "writers", f"{self.generation:06d}-{self.token}.json")
 
     @property
@@ -174,8 +174,11 @@ class Heartbeat(Process, Document):
         """It, without GTIDs and status if it would exceed `MOST` bytes with them."""
         if len(self.to_json()) <= self.MOST:
             return self
-        places = (replace(one, gtid_set="") if one else None for one in (self.durable, self.server))
-        durable, server = places
+        positions = (
+            replace(position, gtid_set="") if position else None
+            for position in (self.durable, self.server)
+        )
+        durable, server = positions
         return replace(self, durable=durable, server=server, status=None)
 
 
@@ -191,7 +194,7 @@ class Standby(Process, Document):
     MOST: ClassVar[int] = 1 << 16
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("live", self.source, "standbys", f"{self.token}.json")
 
 
@@ -209,5 +212,5 @@ class Retired(Document):
     MOST: ClassVar[int] = 1 << 20
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return ("archive", self.source, "retired.json")

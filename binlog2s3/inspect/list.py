@@ -77,7 +77,7 @@ def notices_before(listed: LineageListing) -> Iterator[Notice]:
     parent, id_ = listed.lineage.parent, listed.lineage.id
     if parent is None:
         return
-    where = parent.place
+    where = parent.point
     if parent.join == "gap":
         what = parent.missing or "not known"
         cause = f" ({parent.cause})" if parent.unlogged else ""
@@ -93,7 +93,7 @@ def notices_before(listed: LineageListing) -> Iterator[Notice]:
 
 def lines_of(listed: LineageListing) -> Iterator[Binlog | Notice]:
     """A lineage's binlogs, with what is missing or damaged at its place between them."""
-    missing = sorted(listed.missing, key=lambda one: one.last, reverse=True)
+    missing = sorted(listed.missing, key=lambda gap: gap.last, reverse=True)
     for binlog in listed.binlogs:
         while missing and missing[-1].last < binlog.name:
             yield _missing_line(listed.lineage, missing.pop())
@@ -124,7 +124,7 @@ def head_of(listed: LineageListing) -> list[Field]:
         ("after", lineage.gtid_set or "no earlier GTIDs", ""),
     ]
     if parent is not None:
-        head.append(("parent", f"{parent.place}, join {parent.join}", ""))
+        head.append(("parent", f"{parent.point}, join {parent.join}", ""))
         head.append(("", f"after {parent.gtid_set or 'no earlier GTIDs'}", ""))
     if (floor := lineage.floor) is not None:
         head.append(("pruned", f"before {floor.binlog}, {moment_text(floor.raised_at)}", ""))

@@ -21,8 +21,8 @@ from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.compression import Sink, Zlib, mariadb_header_size, mariadb_size
 from binlog2s3.binlog.content import StatementText, statement_text
 from binlog2s3.binlog.events import QUERIES, EventType, FormatEvent, decode_format, query_layout
+from binlog2s3.binlog.executed import is_in
 from binlog2s3.binlog.gtid import Flavour, Gathering, GtidSet, mariadb_gtid
-from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.binlog.statements import Writing, without_secrets, writing_of
 from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import extent
+from binlog2s3.binlog.executed import ExecutedPart, LinePosition, MysqlPart, transactions_with
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, either, intersection, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.config.goal import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
@@ -136,7 +136,7 @@ class Search:
 
     # Positions
 
-    def spot(
+    def line_position(
         self,
         name: BinlogName,
         offset: int,
@@ -144,7 +144,7 @@ class Search:
         server: str | None = None,
         *,
         option: str = "--from-lineage",
-    ) -> Spot:
+    ) -> LinePosition:
         """Where this offset of a binlog, of a lineage, is. It must be between two transactions.
 
         `server`: the server of a backup (see `model.Start`); only binlogs that it wrote count.
@@ -176,7 +176,7 @@ class Search:
                 f"{name}:{offset} is right only if it was made on server "
                 f"{self._server_of(self.route.lineage(number))}, which wrote this binlog"
             )
-        return Spot(number, offset)
+        return LinePosition(number, offset)
 
     def _holders(
         self, name: BinlogName, offset: int, lineage: str | None, server: str | None
@@ -339,34 +339,34 @@ class Search:
 
     # The goal
 
-    def stop(self, start: Spot, have: ExecutedPart | None) -> Spot:
+    def stop(self, start: LinePosition, have: ExecutedPart | None) -> LinePosition:
         """Where the goal is. Raises GoalError if it is nowhere, whatever the base backup is."""
         if isinstance(self.request.goal, ToTime):
             return _TimeSearch(self, self.request.goal, start, have).stop()
         try:
-            return self._spot_of(self.request.goal, start, have)
+            return self._line_position_of(self.request.goal, start, have)
         except RecoveryError as error:
             raise GoalError(str(error), hint=error.hint) from error
 
-    def _spot_of(
+    def _line_position_of(
         self,
         goal: ToGtid | BeforeGtid | ToPosition | Latest,
-        start: Spot,
+        start: LinePosition,
         have: ExecutedPart | None,
-    ) -> Spot:
+    ) -> LinePosition:
         match goal:
             case ToGtid(gtid):
                 number, transaction = self.gtid(gtid, start.number, have)
-                return Spot(number, transaction.end)
+                return LinePosition(number, transaction.end)
             case BeforeGtid(gtid):
                 number, transaction = self.gtid(gtid, start.number, have)
-                return Spot(number, transaction.begin)
+                return LinePosition(number, transaction.begin)
             case ToPosition((binlog, offset), lineage):
                 lineage = lineage or self._chosen(binlog, offset)
-                return self.spot(binlog, offset, lineage, option="--lineage")
+                return self.line_position(binlog, offset, lineage, option="--lineage")
             case Latest():
                 last = len(self.route) - 1
-                return Spot(last, self.route.end(last))
+                return LinePosition(last, self.route.end(last))
 
     def _chosen(self, name: BinlogName, offset: int) -> str | None:
         """The lineage that --lineage names, if this position is in it; it wins over others."""
@@ -388,7 +388,7 @@ class _TimeSearch:
     """
 
     def __init__(
-        self, search: Search, goal: ToTime, start: Spot, have: ExecutedPart | None
+        self, search: Search, goal: ToTime, start: LinePosition, have: ExecutedPart | None
     ) -> None:
         self._search = search
         self._route = search.route
@@ -398,7 +398,7 @@ class _TimeSearch:
         self._lie: tuple[int, Transaction] | None = None
         self._passed = ""
 
-    def stop(self) -> Spot:
+    def stop(self) -> LinePosition:
         route, start, goal = self._route, self._start, self._goal
         if goal.at_us < route.known(0).first_us:
             raise self._too_early()
@@ -411,12 +411,12 @@ class _TimeSearch:
                 if self._may_be_later(binlog) and (later := self._first_later(binlog)) is not None:
                     self._check_credible(is_reached=True)
                     self._check_after(binlog, later)
-                    return Spot(binlog, later.begin)
+                    return LinePosition(binlog, later.begin)
             number = upto
         covered = self._search.covered_us()
         self._check_credible(is_reached=covered is not None and covered >= goal.at_us)
         last = len(route) - 1
-        return Spot(last, route.end(last))
+        return LinePosition(last, route.end(last))
 
     def _is_later(self, at_us: int | None) -> bool:
         return at_us is not None and at_us > self._goal.at_us
@@ -495,7 +495,7 @@ class _TimeSearch:
 
     def _is_there(self, number: int, transaction: Transaction) -> bool:
         """Whether the target has it already."""
-        if Spot(number, transaction.end) <= self._start:
+        if LinePosition(number, transaction.end) <= self._start:
             return True
         return self._have is not None and self._have.has(number, transaction)
 

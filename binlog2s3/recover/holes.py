@@ -9,8 +9,8 @@ holes.
 
 from collections.abc import Sequence
 
+from binlog2s3.binlog.executed import ExactGtids, ExecutedPart, LinePosition
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.binlog.place import ExactGtids, ExecutedPart, Spot
 from binlog2s3.recover.model import PlanPiece
 from binlog2s3.recover.route import Route
 
@@ -24,7 +24,12 @@ class Holes:
     """
 
     def __init__(
-        self, route: Route, have: ExecutedPart, pieces: Sequence[PlanPiece], start: Spot, stop: Spot
+        self,
+        route: Route,
+        have: ExecutedPart,
+        pieces: Sequence[PlanPiece],
+        start: LinePosition,
+        stop: LinePosition,
     ) -> None:
         self._route = route
         self._have = have

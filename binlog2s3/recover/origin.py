@@ -15,6 +15,13 @@ from functools import partial
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import Line, LinePart, is_within, line_of
+from binlog2s3.binlog.executed import (
+    ExecutedPart,
+    LinePosition,
+    MysqlPart,
+    NoStateEndError,
+    is_state,
+)
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -26,7 +33,6 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName, FilePosition
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, NoPlaceError, Spot, is_state
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text, moment_text
@@ -308,7 +314,7 @@ def standing(search: Search, have: Gtids) -> RouteExecuted:
     try:
         executed = _at_its_position(search, have) if isinstance(have, MariadbGtidList) else None
         return executed or search.route.executed(have)
-    except NoPlaceError as error:
+    except NoStateEndError as error:
         raise search.refused(
             str(error), f"{WHERE_IT_ENDS}; or restore another base backup"
         ) from None
@@ -331,7 +337,7 @@ def _at_its_position(search: Search, have: MariadbGtidList) -> RouteExecuted | N
             continue
         if not route.history.is_boundary(lineage, name, offset):
             continue
-        if (executed := route.executed_at(have, Spot(number, offset))) is not None:
+        if (executed := route.executed_at(have, LinePosition(number, offset))) is not None:
             return executed
         archived = route.gtids_at(number, offset)
         other = f"{name}:{offset} of {lineage} is behind {archived or 'no GTIDs'}"

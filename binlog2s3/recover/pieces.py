@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from binlog2s3.archive.documents import UNLOGGED
+from binlog2s3.binlog.executed import ExactGtids, ExecutedPart, LinePosition, MysqlPart, is_in
 from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, either, empty, gathered
-from binlog2s3.binlog.place import ExactGtids, ExecutedPart, MysqlPart, Spot, is_in
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
@@ -37,15 +37,17 @@ class PieceBuilder:
         self._skip = skip
         self.applied = empty(self._flavour)
         self.skipped: list[tuple[int, Transaction]] = []
-        self._read: tuple[Spot, Gathering] | None = None
+        self._read: tuple[LinePosition, Gathering] | None = None
 
-    def gtids_read(self, stop: Spot) -> Gtids | None:
+    def gtids_read(self, stop: LinePosition) -> Gtids | None:
         """The GTIDs before `stop` in its binlog, if all of that was read for the last piece."""
         if self._read is None or self._read[0] != stop:
             return None
         return self._read[1].build()
 
-    def build(self, start: Spot, stop: Spot, have: ExecutedPart | None) -> Iterator[PlanPiece]:
+    def build(
+        self, start: LinePosition, stop: LinePosition, have: ExecutedPart | None
+    ) -> Iterator[PlanPiece]:
         """What is applied from `start` to `stop`. Raises RecoveryError.
 
         `have`: what the target has executed; None if it does not say.
@@ -68,7 +70,7 @@ class PieceBuilder:
                 self.applied = either(self.applied, piece.gtids)
                 yield piece
 
-    def _excluded(self, number: int, start: Spot) -> Iterator[ExecutedPart]:
+    def _excluded(self, number: int, start: LinePosition) -> Iterator[ExecutedPart]:
         """What is not applied of the part of a binlog: what the target has, or has got by then.
 
         A later part may repeat what comes before the start, which the base backup has: the target's
@@ -87,7 +89,7 @@ class PieceBuilder:
             if repeated is not None:
                 yield repeated
 
-    def _check_breaks(self, start: Spot, stop: Spot) -> None:
+    def _check_breaks(self, start: LinePosition, stop: LinePosition) -> None:
         for number, why, missing in self._route.breaks(start.number, stop.number):
             text = f"history is broken before {self._route.binlogs[number].name}: {why}"
             text += f"; missing: {gtids_text(missing)}" if missing else ""
@@ -122,7 +124,7 @@ class PieceBuilder:
         choice = _Choice(self._flavour)
         hint = self._hint(number, begin, end, excluded)
         seen = Gathering(self._flavour)
-        self._read = (Spot(number, end), seen) if hint == 0 and end else None
+        self._read = (LinePosition(number, end), seen) if hint == 0 and end else None
         for transaction in route.transactions(number, hint, end):
             if transaction.gtid is not None:
                 seen.add(transaction.gtid)

@@ -15,6 +15,7 @@ from itertools import islice
 from binlog2s3.archive.documents import UNLOGGED
 from binlog2s3.archive.facts import LeftOut
 from binlog2s3.binlog.content import AlterName, Content
+from binlog2s3.binlog.executed import ExactGtids, Gtid, LinePosition, gtid_text, transactions_with
 from binlog2s3.binlog.gtid import (
     Gtids,
     GtidSet,
@@ -26,7 +27,6 @@ from binlog2s3.binlog.gtid import (
     mariadb_gtid,
     parse,
 )
-from binlog2s3.binlog.place import ExactGtids, Gtid, Spot, gtid_text, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.goal import Latest
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
@@ -150,27 +150,27 @@ class _Planner:
 
     # Where it begins, and where the history ends
 
-    def _start(self) -> Spot:
+    def _start(self) -> LinePosition:
         given, route = self._request.start.position, self._route
         if self._have is not None:
             self._stands = standing(self._search, self._have)
         if given is not None:
             wanted = self._request.start
-            return self._search.spot(*given, wanted.lineage, wanted.server)
+            return self._search.line_position(*given, wanted.lineage, wanted.server)
         if self._have is None or self._stands is None:
             before = route.known(0).gtids_before
             if before:
                 self._warnings.append(
                     f"the history begins after {gtids_text(before)}: the target must have these"
                 )
-            return Spot(0, 0)
+            return LinePosition(0, 0)
         number = self._stands.start
         if number is None:
             raise self._not_covered(self._have)
         self._check_unlogged(self._stands)
         if (unnamed := unnamed_before(route, self._stands.part, number)) is not None:
             raise without_gtids(self._search, unnamed)
-        return Spot(number, 0)
+        return LinePosition(number, 0)
 
     def _check_unlogged(self, stands: RouteExecuted) -> None:
         """See that rows that the source left out of its binlogs are not missing in the target."""
@@ -202,7 +202,7 @@ class _Planner:
             "restore a base backup that has them",
         )
 
-    def _check_end(self, stop: Spot) -> None:
+    def _check_end(self, stop: LinePosition) -> None:
         """For `Latest`, see that nothing unreadable comes after the stop."""
         if not isinstance(self._request.goal, Latest):
             return
@@ -222,7 +222,7 @@ class _Planner:
             )
         self._warnings += [f"the newest transactions are left out: {text}" for text in texts]
 
-    def _say_what_is_left_out(self, first: int, stop: Spot) -> str:
+    def _say_what_is_left_out(self, first: int, stop: LinePosition) -> str:
         """Warn of what the source said that its binlogs do not have, and of what it forgot.
 
         Returns the GTIDs that came to it without a binlog, and that the target does not have.
@@ -252,12 +252,12 @@ class _Planner:
 
     # What the target has, and is to have
 
-    def _check_base(self, start: Spot) -> None:
+    def _check_base(self, start: LinePosition) -> None:
         """See that the target has nothing that is not of this history."""
         if self._have is None:
             return
         everything = self._route.gtids_from(start.number)
-        places = self._stands.places if self._stands is not None else None
+        state_end = self._stands.state_end if self._stands is not None else None
         if everything is not None:
             apart = outside(self._route, start.number)
             self._check_outside(apart, everything)
@@ -267,11 +267,11 @@ class _Planner:
                 self._have,
                 everything,
                 begins_in=self._route.lineage(start.number),
-                extra=places.extra if places is not None else extra,
+                extra=state_end.extra if state_end is not None else extra,
             )
-        if places is not None and places.unknown and self._request.start.position is None:
+        if state_end is not None and state_end.unknown and self._request.start.position is None:
             raise self._search.refused(
-                f"{', '.join(places.unknown)} is not in this history: nothing tells where it "
+                f"{', '.join(state_end.unknown)} is not in this history: nothing tells where it "
                 "continues",
                 WHERE_IT_ENDS,
             )
@@ -301,11 +301,11 @@ class _Planner:
 
     def _before(self) -> Gtids | None:
         """What the target has. Of MariaDB, the GTID of each domain that was executed last."""
-        if self._stands is not None and self._stands.places is not None:
-            return self._stands.places.newest
+        if self._stands is not None and self._stands.state_end is not None:
+            return self._stands.state_end.newest
         return self._have
 
-    def _check_position(self, start: Spot) -> None:
+    def _check_position(self, start: LinePosition) -> None:
         """If the target has some of what comes before the given position, see that it has all.
 
         If it has none of that, its GTIDs do not tell what its base backup had: the position does.
@@ -329,7 +329,7 @@ class _Planner:
                 then=": THEY ARE LEFT OUT",
             )
 
-    def _check_replicated(self, start: Spot) -> None:
+    def _check_replicated(self, start: LinePosition) -> None:
         """See that a MariaDB has replicated nothing of what would be applied.
 
         A run that has ended leaves gtid_slave_pos where it ended. A copy of a former replica has
@@ -377,7 +377,7 @@ class _Planner:
             "without that statement: SET GLOBAL gtid_slave_pos = '...' with it, at the target",
         )
 
-    def _is_before(self, start: Spot, number: int, transaction: Transaction) -> bool:
+    def _is_before(self, start: LinePosition, number: int, transaction: Transaction) -> bool:
         """Whether a transaction of the route comes before the start, so that it is not applied."""
         if self._request.start.position is None and self._stands is not None:
             return self._stands.part.has(number, transaction)
@@ -385,10 +385,10 @@ class _Planner:
 
     def _is_newest(self, gtid: Gtid) -> bool:
         """Whether the start is just behind this GTID, in its domain; True if that is unknown."""
-        places = self._stands.places if self._stands is not None else None
-        return places is None or gtid in places.newest.gtids()
+        state_end = self._stands.state_end if self._stands is not None else None
+        return state_end is None or gtid in state_end.newest.gtids()
 
-    def _before_stop(self, first: int, stop: Spot) -> Gtids | None:
+    def _before_stop(self, first: int, stop: LinePosition) -> Gtids | None:
         """All GTIDs that were executed before the binlog of the stop; None if that is unknown."""
         before = self._route.known(first).gtids_before
         if self._have is None or before is None:
@@ -399,15 +399,15 @@ class _Planner:
         return executed
 
     def _check_past(
-        self, stop: Spot, before_stop: Gtids | None, everything: Gtids | None
+        self, stop: LinePosition, before_stop: Gtids | None, everything: Gtids | None
     ) -> Gtids | None:
         """See that the target has nothing that comes after the stop; all GTIDs up to the stop."""
         have = self._have
         if have is None or everything is None or before_stop is None:
             return before_stop
         wanted = either(before_stop, self._added_before(stop))
-        if self._stands is not None and self._stands.places is not None:
-            past = ",".join(self._stands.places.beyond(stop))
+        if self._stands is not None and self._stands.state_end is not None:
+            past = ",".join(self._stands.state_end.beyond(stop))
         else:
             past = beyond(intersection(have, everything), wanted)
         if past:
@@ -419,7 +419,7 @@ class _Planner:
             )
         return wanted
 
-    def _added_before(self, stop: Spot) -> Gtids:
+    def _added_before(self, stop: LinePosition) -> Gtids:
         """The GTIDs that the binlog of the stop adds before it."""
         if stop.offset >= self._route.end(stop.number):
             return self._route.adds(stop.number)
@@ -464,7 +464,7 @@ class _Planner:
             "--dry-run shows what would be applied",
         )
 
-    def _check_phases(self, start: Spot) -> None:
+    def _check_phases(self, start: LinePosition) -> None:
         """See that an ALTER of MariaDB in two phases is left out as a whole.
 
         A replica that has only the second one carries it out then; with only the first one it waits
@@ -502,7 +502,9 @@ class _Planner:
                     f"name its beginning, too: {first}",
                 )
 
-    def _check_holes(self, pieces: Sequence[PlanPiece], start: Spot, stop: Spot) -> ExactGtids:
+    def _check_holes(
+        self, pieces: Sequence[PlanPiece], start: LinePosition, stop: LinePosition
+    ) -> ExactGtids:
         """See that what the target has is a beginning of the history, but for holes: these.
 
         A hole that --skip-gtid leaves out, or --allow-gap as damaged, is not applied, so it is not
@@ -575,7 +577,7 @@ class _Planner:
 
     # What is shown
 
-    def _last_kept(self, stop: Spot, first: int) -> list[Shown]:
+    def _last_kept(self, stop: LinePosition, first: int) -> list[Shown]:
         """The last transactions before the stop that the target has, or gets."""
         kept: list[Shown] = []
         limit: int | None = stop.offset
@@ -592,7 +594,7 @@ class _Planner:
             limit = None
         return kept
 
-    def _first_left_out(self, stop: Spot, first: int) -> list[Shown]:
+    def _first_left_out(self, stop: LinePosition, first: int) -> list[Shown]:
         """The first transactions after the stop."""
         left_out: list[Shown] = []
         for number in range(stop.number, len(self._route)):

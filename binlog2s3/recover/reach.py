@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.backups import Backup
+from binlog2s3.binlog.executed import LinePosition, NoStateEndError
 from binlog2s3.binlog.gtid import MariadbGtidList, beyond, intersection
-from binlog2s3.binlog.place import NoPlaceError, Spot
 from binlog2s3.config.goal import Latest, ToPosition, ToTime
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
@@ -126,12 +126,12 @@ def is_ahead(start: Start, history: Snapshot) -> bool:
         )
     try:
         stands = route.executed(start.gtids)
-    except NoPlaceError:
+    except NoStateEndError:
         return False
     everything = route.gtids_from(stands.start) if stands.start is not None else None
     if everything is None:
         return False
-    if stands.places is not None and not stands.places.extra:
+    if stands.state_end is not None and not stands.state_end.extra:
         return False
     is_same = (
         not everything
@@ -273,19 +273,19 @@ def _up_to_break(
     )
     route = Route(history, across.lineage)
     first = _number(route, across.begin)
-    spot = _last_spot(route, first, across.begin.offset)
-    if spot is None:
+    line_position = _last_position(route, first, across.begin.offset)
+    if line_position is None:
         return replace(reach, end=None, to_us=None)
-    end = route.position(*spot)
+    end = route.position(*line_position)
     goal = ToPosition(end.file_position, end.lineage)
     try:
         make(replace(request, goal=goal), history)
     except (RecoveryError, ArchiveError):
         return replace(reach, end=None, to_us=None)
-    return replace(reach, end=end, to_us=_newest_us(route, *spot, first))
+    return replace(reach, end=end, to_us=_newest_us(route, *line_position, first))
 
 
-def _last_spot(route: Route, first: int, offset: int) -> Spot | None:
+def _last_position(route: Route, first: int, offset: int) -> LinePosition | None:
     """Up to where a route can be read from an offset of a binlog on; None if not at all.
 
     That is before the first break, and before the first damaged bytes.
@@ -302,6 +302,6 @@ def _last_spot(route: Route, first: int, offset: int) -> Spot | None:
                 if transaction.end <= min(bad)
             )
             if end := max(ends, default=0):
-                return Spot(number, end)
-            return Spot(number - 1, route.end(number - 1)) if number > first else None
-    return Spot(last, route.end(last))
+                return LinePosition(number, end)
+            return LinePosition(number - 1, route.end(number - 1)) if number > first else None
+    return LinePosition(last, route.end(last))

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from binlog2s3.binlog.executed import domain_of, gtid_text
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
-from binlog2s3.binlog.place import domain_of, gtid_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
 from binlog2s3.recover.applier_error import (
     ApplierFailure,

@@ -26,6 +26,20 @@ from binlog2s3.archive.history import (
     line_binlogs,
     line_of,
 )
+from binlog2s3.binlog.executed import (
+    AddedGtids,
+    ExecutedPart,
+    LinePosition,
+    MariadbPart,
+    MysqlPart,
+    StateEnd,
+    WithGtids,
+    gtid_text,
+    precedes,
+    repeated_upto,
+    state_end,
+    state_end_at,
+)
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -38,20 +52,6 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import (
-    AddedGtids,
-    ExecutedPart,
-    MariadbPart,
-    MysqlPart,
-    Spot,
-    StatePlaces,
-    WithGtids,
-    gtid_text,
-    places_at,
-    places_of,
-    precedes,
-    repeated_upto,
-)
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import BinlogPosition
@@ -284,7 +284,7 @@ class Route:
             gtids = parse(cut.gtid_set, "mysql")
             return MysqlPart(gtids) if gtids else None
         if shared := self.line_part(first).begin:
-            return _UpTo(Spot(first, shared))
+            return _UpTo(LinePosition(first, shared))
         before = self.known(first).gtids_before
         end = self.known(first - 1).gtids_after
         if (
@@ -297,7 +297,7 @@ class Route:
         upto = repeated_upto(
             self.searched(first, WithGtids(frozenset(map(gtid_text, end.gtids())))), end
         )
-        return MariadbPart({domain: Spot(first, offset) for domain, offset in upto.items()})
+        return MariadbPart({domain: LinePosition(first, offset) for domain, offset in upto.items()})
 
     def breaks(
         self, begin: int, end: int, *, is_brief: bool = False
@@ -394,20 +394,22 @@ class Route:
     def executed(self, gtids: Gtids) -> "RouteExecuted":
         """What a state has of this route, and where it continues.
 
-        Raises NoPlaceError if the state does not tell where it ends.
+        Raises NoStateEndError if the state does not tell where it ends.
         """
         if isinstance(gtids, GtidSet):
             return RouteExecuted(part=MysqlPart(gtids), start=self._first_covered(gtids))
-        return _executed(places_of(self, gtids))
+        return _executed(state_end(self, gtids))
 
-    def executed_at(self, gtids: MariadbGtidList, spot: Spot) -> "RouteExecuted | None":
+    def executed_at(
+        self, gtids: MariadbGtidList, line_position: LinePosition
+    ) -> "RouteExecuted | None":
         """The same if the state is that at this binlog and offset; None if it is not."""
-        executed, added = self.gtids_at(*spot), self.added_gtids()
+        executed, added = self.gtids_at(*line_position), self.added_gtids()
         if not isinstance(executed, MariadbGtidList):
             return None
         domains = {domain for binlog in added if binlog.added for domain in binlog.added.domains()}
-        places = places_at(gtids, executed, spot, domains=domains)
-        return _executed(places) if places is not None else None
+        end = state_end_at(gtids, executed, line_position, domains=domains)
+        return _executed(end) if end is not None else None
 
     def _first_covered(self, have: GtidSet) -> int | None:
         """The last binlog before which nothing came that is not in `have`; None if none.
@@ -449,7 +451,7 @@ class Route:
                 raise
             return self.known(number - 1).gtids_after
 
-    # As a `place.GtidLine`
+    # As a `executed.GtidLine`
 
     def added_gtids(self) -> Sequence[AddedGtids]:
         """See `GtidLine`. From the same cache as `brief`; the entries that it lacks are read."""
@@ -497,7 +499,7 @@ class Route:
                 offset = block.first_offset
         return offset
 
-    def spot_text(self, number: int, offset: int) -> str:
+    def position_text(self, number: int, offset: int) -> str:
         if not offset:
             return f"before {self.binlogs[number].name}"
         return f"{self.position(number, min(offset, self.size(number)))}"
@@ -507,13 +509,13 @@ class Route:
 class _UpTo:
     """Everything up to a position, of all domains."""
 
-    spot: Spot
+    position: LinePosition
 
     def has(self, number: int, transaction: Transaction) -> bool:
-        return (number, transaction.end) <= self.spot
+        return (number, transaction.end) <= self.line_position
 
     def touches(self, number: int, added: Gtids) -> bool:
-        return bool(added) and (number, 0) < self.spot
+        return bool(added) and (number, 0) < self.line_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,16 +548,16 @@ def gtids_at(history: Snapshot, lineage: str, name: BinlogName, offset: int) -> 
 class RouteExecuted:
     """What a state has of a route: `part`, and the binlog where it continues.
 
-    `start` is None if something that comes before the route was not executed. `places`: MariaDB's.
+    `start` is None if something that comes before the route was not executed. `state_end`: MariaDB's.
     """
 
     part: ExecutedPart
     start: int | None
-    places: StatePlaces | None = None
+    state_end: StateEnd | None = None
 
 
-def _executed(places: StatePlaces) -> RouteExecuted:
-    return RouteExecuted(part=places.part, start=places.start, places=places)
+def _executed(state_end: StateEnd) -> RouteExecuted:
+    return RouteExecuted(part=state_end.part, start=state_end.start, state_end=state_end)
 
 
 def _name(line_binlog: LineBinlog) -> BinlogName:

@@ -495,7 +495,7 @@ class Snapshot:
         writer = self._seen().writer
         if writer is None or writer.lineage != lineage or writer.durable is None:
             return None
-        return writer.durable.place if writer.durable.offset else None
+        return writer.durable.file_position if writer.durable.offset else None
 
     def _by_id(self, lineage: str) -> Lineage:
         for known in self.lineages:

@@ -19,8 +19,8 @@ from binlog2s3.binlog.events import (
     decode_gtid_list,
     decode_rotate,
 )
+from binlog2s3.binlog.executed import Gtid, domain_of, gtid_text, is_in
 from binlog2s3.binlog.gtid import Gtids, GtidSet
-from binlog2s3.binlog.place import Gtid, domain_of, gtid_text, is_in
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.walk import EventPart, EventSplitter
 from binlog2s3.errors import RecoveryError

@@ -50,9 +50,9 @@ def look_at(
     Of many sources, one that cannot be read is `unknown`. Raises StoreError, ArchiveError if there
     is nothing to show, and ConfigError for the file of --expect.
     """
-    one = partial(_one, store, config, workers, now, advance)
+    read = partial(_one, store, config, workers, now, advance)
     if config.source is not None:
-        return [one(config.source)]
+        return [read(config.source)]
     expected = read_expected(config.expect) if config.expect else None
     prefix, target = config.s3.prefix, config.s3.url
     glances = look_all(store, prefix, target, workers, now=now, expect=expected)
@@ -65,7 +65,7 @@ def look_at(
             found.append(Looked(status=glance))
             continue
         try:
-            found.append(one(glance.source))
+            found.append(read(glance.source))
         except (StoreError, ArchiveError) as error:
             found.append(Looked(status=unread(glance.source, glance.target, now, error)))
     return sorted(found, key=lambda looked: urgency(looked.status))
@@ -103,7 +103,7 @@ def _one(
     except ArchiveError as error:
         notes.append(str(error))
     else:
-        lineages = [each for one in listing.sources for each in one.lineages]
+        lineages = [each for source in listing.sources for each in source.lineages]
         notes += listing.warnings
     return Looked(
         status=status,

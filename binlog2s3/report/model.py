@@ -194,7 +194,7 @@ def page_of(
     found: Sequence[Looked], target: str, *, now: datetime, notes: Sequence[str] = ()
 ) -> Page:
     """The page of these sources, in their order."""
-    sections = tuple(_section(one, now) for one in found)
+    sections = tuple(_section(source, now) for source in found)
     return Page(
         target=target,
         at=moment_text(now),
@@ -208,7 +208,9 @@ def page_of(
 def _section(found: Looked, now: datetime) -> Section:
     status = found.status
     gaps = status.history.gaps if status.history is not None else ()
-    alarms = [one.text for listed in found.lineages for one in _notices(listed) if one.alarm]
+    alarms = [
+        notice.text for listed in found.lineages for notice in _notices(listed) if notice.alarm
+    ]
     backups = found.backups[-MOST_ROWS:]
     return Section(
         source=status.source,
@@ -229,8 +231,8 @@ def _section(found: Looked, now: datetime) -> Section:
         older_alarms=_older(len(alarms) - MOST_NOTICES, "list"),
         days=_days(found.lineages, now),
         backups=tuple(_backup_row(row, found.drills) for row in reversed(backups)),
-        drills=tuple(_drill_row(one) for one in found.drills),
-        lineages=tuple(_lineage_row(one) for one in reversed(found.lineages[-MOST_ROWS:])),
+        drills=tuple(_drill_row(drill) for drill in found.drills),
+        lineages=tuple(_lineage_row(lineage) for lineage in reversed(found.lineages[-MOST_ROWS:])),
         fields=() if status.ignored else (*fields_of(status), *seen_of(status, now)),
         notes=tuple(found.notes),
         older_backups=_older(len(found.backups) - MOST_ROWS, "backup list"),
@@ -267,13 +269,13 @@ def _proved(status: Status) -> str:
         return "never: no drill has succeeded"
     until = f", up to {moment_text(drill.proven_until)}" if drill.proven_until else ""
     trust = "; nothing shows that it restored the registered backup" if drill.on_trust else ""
-    doubt = "".join(f"; but for a doubt: {one}" for one in drill.doubts)
+    doubt = "".join(f"; but for a doubt: {doubt}" for doubt in drill.doubts)
     age = age_text(drill.proven_at, status.at)
     return f"{age} ago, {moment_text(drill.proven_at)}{until}{trust}{doubt}"
 
 
 def _content(found: Looked) -> str:
-    binlogs = [binlog for one in found.lineages for binlog in one.binlogs]
+    binlogs = [binlog for lineage in found.lineages for binlog in lineage.binlogs]
     size = size_text(sum(binlog.size for binlog in binlogs))
     lineages = count_text(len(found.lineages), "lineage")
     return f"{count_text(len(binlogs), 'binlog')}, {size}, {lineages}"
@@ -289,11 +291,11 @@ def _backups_text(status: Status) -> str:
 
 def _backup_row(row: Row, drills: Sequence[Drill]) -> BackupRow:
     backup, (reach, *others) = row
-    said = reach_text(reach)
+    text = reach_text(reach)
     if not backup.counts:
-        said = f"counts nowhere: {'; '.join(backup.defects)}"
+        text = f"counts nowhere: {'; '.join(backup.defects)}"
     elif others:
-        said += "".join(f"; or, along {one.lineage}, {reach_text(one)}" for one in others)
+        text += "".join(f"; or, along {other.lineage}, {reach_text(other)}" for other in others)
     tried = last_of(drills, backup)
     drill = ""
     if isinstance(tried, UnreadDrill):
@@ -307,37 +309,37 @@ def _backup_row(row: Row, drills: Sequence[Drill]) -> BackupRow:
         tool=backup.tool,
         location=backup.location or ("in the bucket" if backup.stored is not None else ""),
         since=moment_text(reach.from_us, ""),
-        reaches=said,
+        reaches=text,
         drill=drill,
         good=reach.is_complete and backup.counts,
     )
 
 
-def _drill_row(one: Drill) -> DrillRow:
-    if isinstance(one, UnreadDrill):
+def _drill_row(drill: Drill) -> DrillRow:
+    if isinstance(drill, UnreadDrill):
         return DrillRow(
-            at=moment_text(one.written_at),
+            at=moment_text(drill.written_at),
             proved=False,
             backup="",
             until="",
             took="",
-            shown=f"may have failed: {one.key} cannot be read",
+            shown=f"may have failed: {drill.key} cannot be read",
         )
-    if one.is_proved:
+    if drill.is_proved:
         shown = (
-            f"{count_text(one.transactions, 'transaction')} applied, "
-            f"{count_text(one.tables, 'table')} and "
-            f"{count_text(one.statements, 'statement')} checked"
+            f"{count_text(drill.transactions, 'transaction')} applied, "
+            f"{count_text(drill.tables, 'table')} and "
+            f"{count_text(drill.statements, 'statement')} checked"
         )
-        shown += "".join(f"; but for a doubt: {doubt}" for doubt in one.doubts)
+        shown += "".join(f"; but for a doubt: {doubt}" for doubt in drill.doubts)
     else:
-        shown = f"failed at the step {one.step}: {one.error}"
+        shown = f"failed at the step {drill.step}: {drill.error}"
     return DrillRow(
-        at=moment_text(one.finished_at),
-        proved=one.is_proved,
-        backup=f"{one.backup or ''} {one.label}".strip(),
-        until=moment_text(one.proven_until, ""),
-        took=duration_text(one.seconds),
+        at=moment_text(drill.finished_at),
+        proved=drill.is_proved,
+        backup=f"{drill.backup or ''} {drill.label}".strip(),
+        until=moment_text(drill.proven_until, ""),
+        took=duration_text(drill.seconds),
         shown=shown,
     )
 
@@ -345,11 +347,11 @@ def _drill_row(one: Drill) -> DrillRow:
 def _notices(listed: LineageListing) -> Iterator[Notice]:
     """What `list` says between binlogs: what is missing, damaged or not there yet."""
     yield from notices_before(listed)
-    yield from (one for one in lines_of(listed) if isinstance(one, Notice))
+    yield from (line for line in lines_of(listed) if isinstance(line, Notice))
 
 
 def _lineage_row(listed: LineageListing) -> LineageRow:
-    notices = [one.text for one in _notices(listed)]
+    notices = [notice.text for notice in _notices(listed)]
     more = len(notices) - MOST_NOTICES
     if more > 0:
         notices = [*notices[:MOST_NOTICES], f"and {more:,} more: `binlog2s3 list`"]
@@ -371,7 +373,9 @@ def _days(lineages: Sequence[LineageListing], now: datetime) -> tuple[Day, ...]:
     for listed in lineages:
         for entry, waited in _archived(listed):
             by_day.setdefault(entry.archived_at.date(), []).append((entry, waited))
-    first = min((one.lineage.first_binlog_time.date() for one in lineages), default=now.date())
+    first = min(
+        (lineage.lineage.first_binlog_time.date() for lineage in lineages), default=now.date()
+    )
     days = [now.date() - timedelta(days=number) for number in range(DAYS)]
     days = [day for day in days if day >= first]
     sizes = {day: sum(entry.size for entry, _ in by_day.get(day, ())) for day in days}
@@ -383,7 +387,7 @@ def _days(lineages: Sequence[LineageListing], now: datetime) -> tuple[Day, ...]:
 
 def _archived(listed: LineageListing) -> Iterator[tuple[EntryRow, float | None]]:
     """The entries of a lineage, and how long each waited: since the server began the next one."""
-    entries = {one.name: one.entry for one in listed.binlogs if one.entry is not None}
+    entries = {binlog.name: binlog.entry for binlog in listed.binlogs if binlog.entry is not None}
     for name, entry in entries.items():
         after = entries.get(name.next())
         ended = after.first_time if after is not None else None
@@ -449,12 +453,12 @@ def _timelines(found: Looked, now: datetime) -> Iterator[Timeline]:
     yield Timeline(title="All of it", ticks=whole.ticks(), tracks=tuple(_tracks(found, whole)))
     if now - begin > timedelta(days=3 * DAYS / 2):
         last = _Scale(now - timedelta(days=7), now)
-        tracks = (one for one in _tracks(found, last) if one.bars or one.marks)
+        tracks = (track for track in _tracks(found, last) if track.bars or track.marks)
         yield Timeline(title="The last 7 days", ticks=last.ticks(), tracks=tuple(tracks))
 
 
 def _moments(found: Looked) -> Iterator[datetime]:
-    yield from (one.lineage.first_binlog_time for one in found.lineages)
+    yield from (lineage.lineage.first_binlog_time for lineage in found.lineages)
     for backup, reaches in found.backups:
         if reaches[0].from_us is not None:
             yield moment_of(reaches[0].from_us)
@@ -482,9 +486,9 @@ def _tracks(found: Looked, scale: _Scale) -> Iterator[Track]:
         note="" if found.drills else "none was made",
         marks=tuple(
             mark
-            for one in found.drills
-            if isinstance(one, DrillResult)
-            for mark in _drill_mark(one, scale)
+            for drill in found.drills
+            if isinstance(drill, DrillResult)
+            for mark in _drill_mark(drill, scale)
         ),
     )
 
@@ -522,9 +526,9 @@ def _reachable(history: HistoryStatus, latest: datetime | None, scale: _Scale) -
 
 def _line_parts(found: Looked) -> Sequence[LinePart]:
     """The parts of the current history; none if the current lineage cannot be read."""
-    lineages = [one.lineage for one in found.lineages]
+    lineages = [lineage.lineage for lineage in found.lineages]
     current = found.status.lineage
-    if current not in {one.id for one in lineages}:
+    if current not in {lineage.id for lineage in lineages}:
         return ()
     return line_of(lineages, current or "").parts
 
@@ -571,7 +575,7 @@ def _join_mark(listed: LineageListing, scale: _Scale) -> Iterator[Mark]:
     parent, begin = listed.lineage.parent, listed.lineage.first_binlog_time
     if parent is None:
         return
-    text = f"continues from {parent.place}, join {parent.join}"
+    text = f"continues from {parent.point}, join {parent.join}"
     yield from scale.mark(begin, "join" if parent.join == "exact" else "unknown", text)
 
 
@@ -579,13 +583,16 @@ def _gap_bar(listed: LineageListing, found: Looked, scale: _Scale) -> Iterator[B
     """From what is known of the parent to the lineage's begin."""
     parent, begin = listed.lineage.parent, listed.lineage.first_binlog_time
     before = next(
-        (one for one in found.lineages if parent and one.lineage.id == parent.lineage), None
+        (lineage for lineage in found.lineages if parent and lineage.lineage.id == parent.lineage),
+        None,
     )
     if before is None:
         return
     runs = _runs(before, None)
     end = min(runs[-1][1] if runs else before.lineage.first_binlog_time, begin)
-    yield from scale.bar(end, begin, "gap", "; ".join(one.text for one in notices_before(listed)))
+    yield from scale.bar(
+        end, begin, "gap", "; ".join(notice.text for notice in notices_before(listed))
+    )
 
 
 def _end_of(
@@ -604,7 +611,7 @@ def _runs(listed: LineageListing, end: datetime | None) -> list[tuple[datetime, 
 
     A binlog that no entry describes adds nothing: when it was written is not known.
     """
-    missing = sorted(one.last for one in listed.missing if not one.under_way)
+    missing = sorted(gap.last for gap in listed.missing if not gap.under_way)
     runs: list[tuple[datetime, datetime]] = []
     is_new = True
     for binlog in listed.binlogs:
@@ -644,8 +651,8 @@ def _backup_mark(row: Row, scale: _Scale) -> Iterator[Mark]:
     yield from scale.mark(backup.taken_at, kind, text)
 
 
-def _drill_mark(one: DrillResult, scale: _Scale) -> Iterator[Mark]:
-    kind: Kind = "proved" if one.is_proved else "failed"
-    until = f", up to {moment_text(one.proven_until)}" if one.proven_until else ""
-    text = f"drill {kind} {moment_text(one.finished_at)}{until}"
-    yield from scale.mark(one.finished_at, kind, text)
+def _drill_mark(drill: DrillResult, scale: _Scale) -> Iterator[Mark]:
+    kind: Kind = "proved" if drill.is_proved else "failed"
+    until = f", up to {moment_text(drill.proven_until)}" if drill.proven_until else ""
+    text = f"drill {kind} {moment_text(drill.finished_at)}{until}"
+    yield from scale.mark(drill.finished_at, kind, text)

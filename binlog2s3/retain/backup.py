@@ -140,8 +140,13 @@ def listed(there: Registered, snapshot: Snapshot) -> list[Row]:
         say("warning", f"{error}; it is not listed")
     lost = there.lost
     return [
-        (one, [_nothing(lost[one.id])] if one.id in lost else reaches_of_backup(one, snapshot))
-        for one in there.backups
+        (
+            backup,
+            [_nothing(lost[backup.id])]
+            if backup.id in lost
+            else reaches_of_backup(backup, snapshot),
+        )
+        for backup in there.backups
     ]
 
 
@@ -410,7 +415,7 @@ def remove(
     is_stored = id_ in known and known[id_].stored is not None
     objects = [info.key for info in catalog.store.list(catalog.layout.stored_folder(id_))]
     hold = next(
-        (hold for one in (key, *objects) if (hold := _hold(one, hold_on)) is not None), None
+        (hold for each in (key, *objects) if (hold := _hold(each, hold_on)) is not None), None
     )
     if hold is not None:
         until = "" if hold.until is None else f" until {moment_text(hold.until)}"
@@ -489,7 +494,7 @@ def reach_text(reach: BackupReach) -> str:
 
 def print_json(source: str, rows: list[Row]) -> None:
     """Print the JSON document of --json."""
-    backups = [{**members(one), "reach": its[0], "branches": its[1:]} for one, its in rows]
+    backups = [{**members(backup), "reach": its[0], "branches": its[1:]} for backup, its in rows]
     print(printed(PrintedBackups, {"source": source, "backups": backups}))  # noqa: T201
 
 
@@ -519,8 +524,8 @@ def _print_table(source: str, rows: list[Row], page: Plain) -> None:
         table.row(row, ["", "", "", "", style])
     for backup, reaches in rows:
         is_good = _is_good(backup, reaches[0]) and len(reaches) == 1
-        said = ("stored", "checked") if is_good else _BELOW
-        if shown := [one for one in _fields(backup, reaches) if one[0] in said]:
+        names = ("stored", "checked") if is_good else _BELOW
+        if shown := [field for field in _fields(backup, reaches) if field[0] in names]:
             page.line("")
             page.line(backup.name, "bold")
             page.fields(shown, _ROOM, indent=2)

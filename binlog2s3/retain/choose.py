@@ -137,18 +137,18 @@ def needed_in_window(
     another that was, and none by one whose drill has failed.
     """
     needed, held = list[KnownBackup](), list[str]()
-    for one in backups:
-        reach = one.reach
+    for backup in backups:
+        reach = backup.reach
         is_over = reach.to_us is not None and reach.to_us < window_us and not reach.is_complete
         newer = [
             other
             for other in backups
             if other.taken_us <= window_us and _supersedes(other.reach, reach, window_us)
         ]
-        superseded = any(_is_as_good(other, one) for other in newer)
+        superseded = any(_is_as_good(other, backup) for other in newer)
         if reach.lineage and not is_over and not superseded:
-            needed.append(one)
-            held += [one.name] if newer else []
+            needed.append(backup)
+            held += [backup.name] if newer else []
     return needed, held
 
 
@@ -159,22 +159,24 @@ def unknown_needs(
 
     None that a newer one replaces anyway: what is broken before that one began needs no repair.
     """
-    for one in backups:
+    for backup in backups:
         newer = (
             other
             for other in backups
             if other.reach.is_complete
             and other.reach.from_us is not None
             and other.reach.from_us <= window_us
-            and one.taken_us < other.taken_us <= window_us
+            and backup.taken_us < other.taken_us <= window_us
         )
-        if one.reach.unknown is not None and not any(_is_as_good(other, one) for other in newer):
-            yield one.name, one.reach.unknown
+        if backup.reach.unknown is not None and not any(
+            _is_as_good(other, backup) for other in newer
+        ):
+            yield backup.name, backup.reach.unknown
 
 
-def _is_as_good(other: KnownBackup, one: KnownBackup) -> bool:
+def _is_as_good(other: KnownBackup, backup: KnownBackup) -> bool:
     """Whether as much is known for a backup as for another one, and nothing against it."""
-    return other.checked is True or (other.checked is None and not one.checked)
+    return other.checked is True or (other.checked is None and not backup.checked)
 
 
 def is_usable(
@@ -200,18 +202,18 @@ def spent_ids(
     unknown why, and perhaps it will again. One along several histories is if it is along each. None
     is while no other can be used that nothing speaks against: then they are all that there is.
     """
-    good = (one for one in (*wanted, *backups) if one.checked is not False)
-    if not any(is_usable(one, floors, lineages) for one in good):
+    good = (backup for backup in (*wanted, *backups) if backup.checked is not False)
+    if not any(is_usable(backup, floors, lineages) for backup in good):
         return []
     found: dict[str, bool] = {}
-    for one in backups:
-        if one.is_stored:
+    for backup in backups:
+        if backup.is_stored:
             is_over = (
-                bool(one.reach.lineage)
-                and one not in wanted
-                and not is_usable(one, floors, lineages)
+                bool(backup.reach.lineage)
+                and backup not in wanted
+                and not is_usable(backup, floors, lineages)
             )
-            found[one.id] = found.get(one.id, True) and is_over
+            found[backup.id] = found.get(backup.id, True) and is_over
     return [id_ for id_, is_over in found.items() if is_over]
 
 
@@ -233,11 +235,11 @@ def needs_of(
     A lineage that no kept backup needs is not in it.
     """
     found: dict[str, BinlogName | None] = {}
-    for one in kept:
-        begin = one.reach.begin
+    for backup in kept:
+        begin = backup.reach.begin
         if begin is None:
             continue
-        line_parts = line_of(lineages, one.reach.lineage).parts
+        line_parts = line_of(lineages, backup.reach.lineage).parts
         ids = [line_part.lineage.id for line_part in line_parts]
         first = ids.index(begin.lineage) if begin.lineage in ids else 0
         for id_ in ids[first:]:
@@ -275,7 +277,7 @@ def given_up(
     for name in names:
         if name == newest or (limit is not None and name >= limit):
             break
-        infos = [one[name] for one in (archived.binlogs, archived.entries) if name in one]
+        infos = [listed[name] for listed in (archived.binlogs, archived.entries) if name in listed]
         chunks = [] if infos else unfinished.get(name, [])
         if not chunks and len(infos) != _WHOLE and not (infos and lineage.is_below_floor(name)):
             break  # it is open, or not described yet; below the floor, it is half deleted

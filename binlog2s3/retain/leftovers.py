@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from binlog2s3.archive.backup_runs import BackupRun, runs_of
+from binlog2s3.archive.backups import BackupRun, runs_of
 from binlog2s3.archive.catalog import Catalog, refuse_left
 from binlog2s3.errors import UnsupportedError
 from binlog2s3.store.contract import ObjectInfo, UploadInfo
@@ -64,7 +64,7 @@ def leftovers_of(bucket: Bucket) -> Leftovers:
         uploads += [] if run.state == "running" else _uploads_of(catalog, run.id, uploads)
     known = {run.id for run in found.runs if run.state == "running"}
     known.update(key.id for key, _ in catalog.listed(layout.backups, "backup"))
-    found.uploads = [one for one in uploads if _is_left(catalog, one.key, known)]
+    found.uploads = [upload for upload in uploads if _is_left(catalog, upload.key, known)]
     for key, info in objects:
         if key.id in known:
             continue
@@ -112,9 +112,9 @@ def _uploads(catalog: Catalog) -> list[UploadInfo]:
 
 def _uploads_of(catalog: Catalog, id_: str, known: Collection[UploadInfo]) -> list[UploadInfo]:
     """The uploads of a run's first object that are not known yet."""
-    ids = {one.upload_id for one in known}
+    ids = {upload.upload_id for upload in known}
     try:
         found = catalog.store.list_uploads(catalog.layout.stored(id_, 1))
     except UnsupportedError:
         return []
-    return [one for one in found if one.upload_id not in ids]
+    return [upload for upload in found if upload.upload_id not in ids]

@@ -142,10 +142,12 @@ class Prune:
             print_choice(config, choice, found, page_on(sys.stdout))
         self._warn()
         self._check(choice)
-        is_new = any(one.is_new for one in choice.given_up)
-        is_spent = any(not one.kept for one in spent)
+        is_new = any(given.is_new for given in choice.given_up)
+        is_spent = any(not backup.kept for backup in spent)
         is_left = bool(left.uploads or left.objects)
-        has_work = bool(is_new or turns or is_spent or is_left or any(one.keys for one in below))
+        has_work = bool(
+            is_new or turns or is_spent or is_left or any(lineage.keys for lineage in below)
+        )
         is_done = has_work and not config.dry_run
         if is_done:
             self._confirm()
@@ -202,18 +204,18 @@ class Prune:
         for lineage in snapshot.lineages:
             archived = self._catalog.archived(lineage)
             unfinished = self._unfinished(lineage) if lineage.id in abandoned else {}
-            one = given_up(
+            given = given_up(
                 snapshot, lineage, archived, needed=needed, old_us=old_us, unfinished=unfinished
             )
-            if one is not None:
-                there = next((floor for floor, _ in self._floors(lineage, one.floor)), None)
-                found.append(replace(one, is_new=there != one.floor))
-        floors = {one.lineage.id: one.floor for one in found}
-        known = [*(one for one in wanted if one not in backups), *backups]
-        kept = [one for one in known if is_usable(one, floors, snapshot.lineages)]
-        names = {one.name for one in kept}  # along another history, perhaps
-        lost = [one for one in backups if one.reach.lineage and one.name not in names]
-        unreached = {one.name: one for one in backups if not one.reach.lineage}
+            if given is not None:
+                written = next((floor for floor, _ in self._floors(lineage, given.floor)), None)
+                found.append(replace(given, is_new=written != given.floor))
+        floors = {given.lineage.id: given.floor for given in found}
+        known = [*(backup for backup in wanted if backup not in backups), *backups]
+        kept = [backup for backup in known if is_usable(backup, floors, snapshot.lineages)]
+        names = {backup.name for backup in kept}  # along another history, perhaps
+        lost = [backup for backup in backups if backup.reach.lineage and backup.name not in names]
+        unreached = {backup.name: backup for backup in backups if not backup.reach.lineage}
         return Choice(
             given_up=tuple(found),
             kept=tuple(kept),
@@ -222,37 +224,39 @@ class Prune:
             held=tuple(held),
             backups=tuple(backups),
             wanted=tuple(wanted),
-            unreached=tuple(one for name, one in unreached.items() if name not in names),
+            unreached=tuple(backup for name, backup in unreached.items() if name not in names),
         )
 
     def _backups(self, snapshot: Snapshot) -> tuple[list[KnownBackup], list[str]]:
         """The registered backups along each history, and the names of those that do not count."""
-        there = look_up(self._catalog)
-        for id_, why in there.lost.items():
+        registered = look_up(self._catalog)
+        for id_, why in registered.lost.items():
             if id_ not in self._warned:
                 say("warning", f"{why}; it replaces no other one")
-        verdicts = verdicts_of(self._catalog, there.backups) | dict.fromkeys(there.lost, False)
+        verdicts = verdicts_of(self._catalog, registered.backups) | dict.fromkeys(
+            registered.lost, False
+        )
         found = [
             KnownBackup(
-                name=one.name,
+                name=backup.name,
                 reach=reach,
-                checked=verdicts.get(one.id, one.checked or None),
-                id=one.id,
-                is_stored=one.stored is not None,
-                taken_us=us_of(one.taken_at),
+                checked=verdicts.get(backup.id, backup.checked or None),
+                id=backup.id,
+                is_stored=backup.stored is not None,
+                taken_us=us_of(backup.taken_at),
             )
-            for one in there.backups
-            if one.counts
-            for reach in _reaches(one, snapshot, warns=one.id not in self._warned)
+            for backup in registered.backups
+            if backup.counts
+            for reach in _reaches(backup, snapshot, warns=backup.id not in self._warned)
         ]
-        self._warned.update(one.id for one in there.backups)
-        if there.unreadable:
+        self._warned.update(backup.id for backup in registered.backups)
+        if registered.unreadable:
             raise ArchiveError(
-                f"{there.unreadable[0]}; it is unknown what that backup needs",
+                f"{registered.unreadable[0]}; it is unknown what that backup needs",
                 hint="`backup remove` and `backup add` register it again; a newer format needs a "
                 "newer binlog2s3",
             )
-        return found, [one.name for one in there.backups if not one.counts]
+        return found, [backup.name for backup in registered.backups if not backup.counts]
 
     def _refuse_changed(self, choice: Choice, snapshot: Snapshot) -> None:
         """Raise RecoveryError if a backup is needed by now that this choice gives up.
@@ -261,20 +265,20 @@ class Prune:
         """
         if (window := self._config.keep) is None:
             return
-        floors = {one.lineage.id: one.floor for one in choice.given_up}
+        floors = {given.lineage.id: given.floor for given in choice.given_up}
         needed, _ = needed_in_window(self._backups(snapshot)[0], self._before(window))
-        for one in needed:
-            if not is_usable(one, floors, snapshot.lineages):
+        for backup in needed:
+            if not is_usable(backup, floors, snapshot.lineages):
                 raise RecoveryError(
-                    f"{one.name} is needed by now, and what it needs would be given up",
+                    f"{backup.name} is needed by now, and what it needs would be given up",
                     hint="a newer backup was removed meanwhile, or a drill of it failed; "
                     + self._what_to_do(choice),
                 )
 
     def _what_to_do(self, choice: Choice) -> str:
         """What was not done, what is to be taken back, and that it can be run again."""
-        raised = [one for one in choice.given_up if one.lineage.id in self.outcome.floors]
-        keys = [self._layout.floor(one.lineage.id, one.floor.number) for one in raised]
+        raised = [given for given in choice.given_up if given.lineage.id in self.outcome.floors]
+        keys = [self._layout.floor(given.lineage.id, given.floor.number) for given in raised]
         if not keys:
             return "nothing was changed: run it again"
         what = "which give up what it needs" if keys[1:] else "which gives up what it needs"
@@ -355,29 +359,31 @@ class Prune:
         count as `raised`, unless they could not be.
         """
         graced = self._graced(choice, raised=raised)
-        for one in choice.given_up:
-            if (binlog := graced.get(one.lineage.id)) is None:
+        for given in choice.given_up:
+            if (binlog := graced.get(given.lineage.id)) is None:
                 continue
-            low = replace(one.lineage, floor=self._floor(one.lineage, binlog, ""))
+            low = replace(given.lineage, floor=self._floor(given.lineage, binlog, ""))
             unfinished = self._unfinished(low) if low.id in abandoned else {}
             yield self._keys(low, Index(self._catalog, low).below_floor(), unfinished)
 
     def _graced(self, choice: Choice, *, raised: bool = True) -> dict[str, BinlogName]:
         """The floor of each lineage whose grace is over."""
         latest, found = self._now - timedelta(seconds=self._config.grace), {}
-        for one in choice.given_up:
-            graced = [f for f, since in self._floors(one.lineage, one.floor) if since <= latest][:1]
+        for given in choice.given_up:
+            graced = [
+                f for f, since in self._floors(given.lineage, given.floor) if since <= latest
+            ][:1]
             if raised and not self._config.grace:
-                graced = [one.floor]
+                graced = [given.floor]
             if graced:
-                found[one.lineage.id] = graced[0]
+                found[given.lineage.id] = graced[0]
         return found
 
     def _spent(self, choice: Choice, snapshot: Snapshot) -> list[Spent]:
         """The stored backups that may be deleted now, and those of them that a lock keeps."""
         found, layout = list[Spent](), self._layout
         ids = spent_ids(choice.backups, choice.wanted, self._graced(choice), snapshot.lineages)
-        names = {one.id: one.name for one in choice.backups}
+        names = {backup.id: backup.name for backup in choice.backups}
         for id_ in ids:
             infos = [*self._store.list(layout.stored_folder(id_))]
             locked = self._locked([layout.backup(id_), *(info.key for info in infos)])
@@ -410,7 +416,7 @@ class Prune:
         if writer is not None and writer.beat is None:
             return set()
         written = {snapshot.current, writer.beat.lineage if writer and writer.beat else None}
-        return {one.id for one in snapshot.lineages if one.id not in written}
+        return {lineage.id for lineage in snapshot.lineages if lineage.id not in written}
 
     def _unfinished(self, lineage: Lineage) -> Unfinished:
         """The chunks of a lineage that nobody writes any more, by binlog.
@@ -426,7 +432,7 @@ class Prune:
             found[name] = infos
         return found
 
-    def _keys(self, lineage: Lineage, there: Contents, unfinished: Unfinished) -> Below:
+    def _keys(self, lineage: Lineage, contents: Contents, unfinished: Unfinished) -> Below:
         """Pages below the floor go first, then each binlog before its entry, the oldest first.
 
         A later run looks below a floor only while a binlog or an entry is there. A page that was
@@ -438,16 +444,16 @@ class Prune:
         floor = lineage.begin.number
         pages = [first for first in index.firsts() if first + SPAN <= floor]
         keys = [self._layout.page(id_, first) for first in pages]
-        names = sorted(there.binlogs.keys() | there.entries.keys())
+        names = sorted(contents.binlogs.keys() | contents.entries.keys())
         for name in names:
-            keys += [self._layout.binlog(id_, name)] if name in there.binlogs else []
-            keys += [self._layout.entry(id_, name)] if name in there.entries else []
-            size += there.binlogs[name].size if name in there.binlogs else 0
-        binlogs = len(there.binlogs)
+            keys += [self._layout.binlog(id_, name)] if name in contents.binlogs else []
+            keys += [self._layout.entry(id_, name)] if name in contents.entries else []
+            size += contents.binlogs[name].size if name in contents.binlogs else 0
+        binlogs = len(contents.binlogs)
         for name in sorted(name for name in unfinished if lineage.is_below_floor(name)):
             keys += sorted((info.key for info in unfinished[name]), reverse=True)
             size += sum(info.size for info in unfinished[name])
-            binlogs += name not in there.binlogs
+            binlogs += name not in contents.binlogs
         return self._unlocked(Below(lineage=id_, keys=tuple(keys), size=size, binlogs=binlogs))
 
     def _unlocked(self, below: Below) -> Below:
@@ -458,7 +464,7 @@ class Prune:
             keys=tuple(key for key in below.keys if key not in kept),
             locked=len(kept),
             held=sum(hold.is_legal for hold in kept.values()),
-            locked_until=max((one.until for one in kept.values() if one.until), default=None),
+            locked_until=max((hold.until for hold in kept.values() if hold.until), default=None),
         )
 
     def _locked(self, keys: Sequence[str]) -> dict[str, Hold]:
@@ -489,11 +495,11 @@ class Prune:
             self._make_room(choice, abandoned, error)
             self._raise_floors(choice)
         self._refuse_changed(choice, snapshot)
-        for one in self._spent(choice, snapshot):  # before the binlogs that they need
-            if not one.kept:
-                self._delete_keys([self._layout.backup(one.id)])
-                delete_stored(self._catalog, one.id)
-                self.outcome.backups.append(one)
+        for backup in self._spent(choice, snapshot):  # before the binlogs that they need
+            if not backup.kept:
+                self._delete_keys([self._layout.backup(backup.id)])
+                delete_stored(self._catalog, backup.id)
+                self.outcome.backups.append(backup)
         for below in self._below(choice, abandoned):
             self._delete(below)
         try:
@@ -521,9 +527,9 @@ class Prune:
             self._delete(below)
 
     def _raise_floors(self, choice: Choice) -> None:
-        for one in choice.given_up:
-            if one.is_new:
-                self._raise_floor(one.lineage, one.floor, one.gtid_set)
+        for given in choice.given_up:
+            if given.is_new:
+                self._raise_floor(given.lineage, given.floor, given.gtid_set)
 
     def _raise_floor(self, lineage: Lineage, binlog: BinlogName, gtid_set: str) -> None:
         floor = self._floor(lineage, binlog, gtid_set)
@@ -589,8 +595,8 @@ def _reaches(backup: Backup, snapshot: Snapshot, *, warns: bool) -> list[BackupR
         return found
     of_each = [
         reach
-        for one in snapshot.lineages
-        for reach in reaches_of_backup(replace(backup, lineage=one.id), snapshot)
+        for lineage in snapshot.lineages
+        for reach in reaches_of_backup(replace(backup, lineage=lineage.id), snapshot)
         if reach.lineage
     ]
     if of_each and warns:

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from binlog2s3 import __version__
-from binlog2s3.archive.backup_runs import INTERVAL_SECONDS, BackupRun, runs_of
-from binlog2s3.archive.backups import Backup, lost_of, new_id
+from binlog2s3.archive.backups import INTERVAL_SECONDS, Backup, BackupRun, lost_of, new_id, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.evidence import Evidence
@@ -493,29 +492,29 @@ class BackupStorer:
         runs = runs_of(catalog, self._bucket.now())
         ids = {id_, *(run.id for run in runs if run.state == "failed")}
         try:
-            catalog.store.delete([catalog.layout.backup_run(one) for one in sorted(ids)])
+            catalog.store.delete([catalog.layout.backup_run(id_) for id_ in sorted(ids)])
         except StoreError as error:
             say("warning", f"the object of this run stays: {error}")
 
 
 def refuse_losses(losses: Sequence[Loss], tool: str) -> None:
     """Warn of what a dump changes. Raises RecoveryError for what it would lose or make wrong."""
-    for one in losses:
-        if not one.refused:
-            say("warning", one.text)
-            say("hint", one.hint)
-    refused = [one for one in losses if one.refused]
+    for loss in losses:
+        if not loss.refused:
+            say("warning", loss.text)
+            say("hint", loss.hint)
+    refused = [loss for loss in losses if loss.refused]
     if refused:
         raise RecoveryError(
-            f"{tool} is not run: {'; '.join(one.text for one in refused)}",
-            hint="; ".join(dict.fromkeys(one.hint for one in refused)),
+            f"{tool} is not run: {'; '.join(loss.text for loss in refused)}",
+            hint="; ".join(dict.fromkeys(loss.hint for loss in refused)),
         )
 
 
 def say_leftovers(left: Leftovers) -> None:
     """Name what failed runs left."""
     if left.uploads:
-        keys = ", ".join(sorted({one.key for one in left.uploads})[:3])
+        keys = ", ".join(sorted({upload.key for upload in left.uploads})[:3])
         say("warning", f"unfinished uploads of earlier runs are aborted: {keys}")
     if left.objects:
         say("warning", f"objects of earlier runs are deleted: {size_text(left.size)}")

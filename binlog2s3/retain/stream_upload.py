@@ -65,7 +65,9 @@ class StreamUpload:
     @property
     def stored(self) -> tuple[StoredObject, ...]:
         """The objects, once all parts are sent."""
-        return tuple(StoredObject.of(one.size, one.crc64s, self._grid) for one in self._objects)
+        return tuple(
+            StoredObject.of(object_.size, object_.crc64s, self._grid) for object_ in self._objects
+        )
 
     def write(self, data: bytes) -> None:
         """Take the next bytes; waits while all workers are busy. Raises StoreError."""
@@ -87,34 +89,41 @@ class StreamUpload:
 
     def complete(self) -> None:
         """Make the objects, and prove them. Raises ArchiveError if one has other bytes."""
-        for one, stored in zip(self._objects, self.stored, strict=True):
+        for object_, stored in zip(self._objects, self.stored, strict=True):
             try:
-                self._complete(one, stored.crc64)
+                self._complete(object_, stored.crc64)
             except (PreconditionError, UploadMissingError):  # done, and the answer was lost?
-                if self._store.head(one.key) is None:
+                if self._store.head(object_.key) is None:
                     raise
-            info = self._store.head(one.key)
-            if info is None or not holds(self._store, info, one.size, stored.crc64, one.etags):
+            info = self._store.head(object_.key)
+            if info is None or not holds(
+                self._store, info, object_.size, stored.crc64, object_.etags
+            ):
                 raise ArchiveError(
-                    f"{one.key} does not have the bytes that were sent",
+                    f"{object_.key} does not have the bytes that were sent",
                     hint="does something else write there? nothing was registered",
                 )
-            abort_uploads(self._store, one.key)  # those of a create whose answer was lost
+            abort_uploads(self._store, object_.key)  # those of a create whose answer was lost
 
     def abort(self) -> None:
         """Abort the uploads, after the requests that are under way. Raises StoreError."""
         while self._workers.busy:
             self._workers.take(_WAIT_SECONDS)
-        for one in self._objects:
-            if one.upload_id:
-                self._store.abort_upload(one.key, one.upload_id)
-            abort_uploads(self._store, one.key)
+        for object_ in self._objects:
+            if object_.upload_id:
+                self._store.abort_upload(object_.key, object_.upload_id)
+            abort_uploads(self._store, object_.key)
 
-    def _complete(self, one: _Object, crc64: int) -> None:
-        parts = [part for _, part in sorted(one.sent.items())]
+    def _complete(self, object_: _Object, crc64: int) -> None:
+        parts = [part for _, part in sorted(object_.sent.items())]
         where_absent(
             lambda absent: self._store.complete_upload(
-                one.key, one.upload_id, parts, size=one.size, crc64=crc64, if_absent=absent
+                object_.key,
+                object_.upload_id,
+                parts,
+                size=object_.size,
+                crc64=crc64,
+                if_absent=absent,
             )
         )
 
@@ -132,26 +141,30 @@ class StreamUpload:
                     hint="compress it, or store it elsewhere and register it: `backup add`",
                 )
             self._objects.append(_Object(key=self._key_of(len(self._objects) + 1)))
-        one = self._objects[-1]
-        one.size += len(piece)
-        one.crc64s.append(crc64)
+        object_ = self._objects[-1]
+        object_.size += len(piece)
+        object_.crc64s.append(crc64)
         if number == 1:
-            self._begin(one, piece, crc64)
+            self._begin(object_, piece, crc64)
             return
         while self._workers.busy >= self._workers.count:
             self._take()
         send = self._store.upload_part
-        self._workers.submit(one, lambda: send(one.key, one.upload_id, number, piece, crc64))
+        self._workers.submit(
+            object_, lambda: send(object_.key, object_.upload_id, number, piece, crc64)
+        )
 
-    def _begin(self, one: _Object, piece: bytes, crc64: int) -> None:
+    def _begin(self, object_: _Object, piece: bytes, crc64: int) -> None:
         """Send the first part alone: it shows whether the store takes parts with a checksum.
 
         If not, the store has aborted the upload; the next one is without.
         """
         for is_last in (False, True):
-            one.upload_id = self._store.create_upload(one.key)
+            object_.upload_id = self._store.create_upload(object_.key)
             try:
-                one.sent[1] = self._store.upload_part(one.key, one.upload_id, 1, piece, crc64)
+                object_.sent[1] = self._store.upload_part(
+                    object_.key, object_.upload_id, 1, piece, crc64
+                )
             except UploadMissingError:
                 if is_last:
                     raise
@@ -164,7 +177,7 @@ class StreamUpload:
             return
         if outcome.error is not None:
             raise outcome.error
-        one, part = outcome.token, outcome.value
-        assert isinstance(one, _Object)  # noqa: S101 - as it was submitted
+        object_, part = outcome.token, outcome.value
+        assert isinstance(object_, _Object)  # noqa: S101 - as it was submitted
         assert isinstance(part, PartInfo)  # noqa: S101 - what `upload_part` returns
-        one.sent[part.number] = part
+        object_.sent[part.number] = part

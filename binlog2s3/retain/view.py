@@ -46,11 +46,11 @@ def print_choice(config: PruneConfig, choice: Choice, found: Deletable, page: Pl
 
 def _stored_fields(found: Deletable) -> Iterator[Field]:
     """Stored backups that no window needs, and what failed runs left."""
-    for one in found.spent:
-        if one.kept:
-            yield "locked", f"{one.name}, {size_text(one.size)}: {one.kept}", ""
+    for backup in found.spent:
+        if backup.kept:
+            yield "locked", f"{backup.name}, {size_text(backup.size)}: {backup.kept}", ""
         else:
-            yield "delete now", f"{one.name}, {size_text(one.size)}", "yellow"
+            yield "delete now", f"{backup.name}, {size_text(backup.size)}", "yellow"
     left = found.left
     if left.uploads:
         what = count_text(len(left.uploads), "unfinished upload")
@@ -65,9 +65,9 @@ def _stored_fields(found: Deletable) -> Iterator[Field]:
 def _choice_fields(choice: Choice, below: Sequence[Below]) -> Iterator[Field]:
     if not choice.given_up:
         yield "give up", "nothing: every binlog is needed, or not old enough", "green"
-    for one in choice.given_up:
-        new = "" if one.is_new else " (given up already)"
-        yield "give up", f"{_given_up_text(one)}{new}", "yellow" if one.is_new else ""
+    for given in choice.given_up:
+        new = "" if given.is_new else " (given up already)"
+        yield "give up", f"{_given_up_text(given)}{new}", "yellow" if given.is_new else ""
     for now in below:
         if now.keys or not now.locked:
             yield "delete now", f"{_below_text(now)} of {now.lineage}", "yellow" if now.keys else ""
@@ -95,9 +95,9 @@ def _choice_fields(choice: Choice, below: Sequence[Below]) -> Iterator[Field]:
         yield "unusable", f"{backup.name}: {lost} {can} be reached from it any more", "bold red"
 
 
-def _given_up_text(one: GivenUp) -> str:
-    what = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
-    return f"{what} before {one.floor} of {one.lineage.id}"
+def _given_up_text(given: GivenUp) -> str:
+    what = f"{count_text(given.binlogs, 'binlog')}, {size_text(given.size)}"
+    return f"{what} before {given.floor} of {given.lineage.id}"
 
 
 def _below_text(below: Below) -> str:
@@ -140,8 +140,8 @@ def print_outcome(
             page.line(f"deleted: {_below_text(below)} of {below.lineage}", "bold green")
         if below.locked:
             page.line(f"kept: {_lock_text(below)}")
-    for one in outcome.backups:
-        page.line(f"deleted: {one.name}, {size_text(one.size)}", "bold green")
+    for backup in outcome.backups:
+        page.line(f"deleted: {backup.name}, {size_text(backup.size)}", "bold green")
     if outcome.turns:
         page.line(f"deleted: {count_text(outcome.turns, 'old turn')}", "bold green")
     deleted = any(below.keys or below.locked for below in outcome.deleted)

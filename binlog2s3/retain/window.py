@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import Registered, look_up
+from binlog2s3.archive.backups import Registered, look_up, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import Drill, latest, newest
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -59,7 +58,7 @@ def proofs_of(
         return Proofs(replace(found, window_why=str(there.unreadable[0])), drill)
     try:
         if rows is None:
-            planned = ((one, reaches_of_backup(one, snapshot)) for one in backups)
+            planned = ((backup, reaches_of_backup(backup, snapshot)) for backup in backups)
         else:
             planned = (row for row in rows if row[0] in backups)
         window, why = _window(planned) if snapshot.lineages else (None, "")

@@ -76,7 +76,7 @@ def print_clients(status: ServeStatus, page: Plain) -> None:
     if not status.clients:
         page.line("no clients")
         return
-    rows = [_cells_of(one) for one in status.clients]
+    rows = [_cells_of(client) for client in status.clients]
     table = Table(page, _COLUMNS, rows, head=3)
     for cells in rows:
         table.row(cells)

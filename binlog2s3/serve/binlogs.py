@@ -184,4 +184,4 @@ def _has_checksums(readable: Readable) -> bool:
     with suppress(DamageError):
         for data in readable.blocks(0, min(readable.size, MADE_UP_BYTES)):
             scanner.feed(data)
-    return all(one.checksum == "crc32" for one in scanner.formats[:1])
+    return all(form.checksum == "crc32" for form in scanner.formats[:1])

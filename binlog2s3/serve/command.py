@@ -172,7 +172,9 @@ class Serving:
         clients = [] if source is None else source.clients
         with self._lock:
             dumps = dict(self._dumps)
-            sent = self._sent_before + sum(one.sent for one in clients if one.number in dumps)
+            sent = self._sent_before + sum(
+                client.sent for client in clients if client.number in dumps
+            )
         error = history.error or (source.defect if source is not None else None)
         return ServeStatus(
             source=history.name,
@@ -183,7 +185,7 @@ class Serving:
             whole=view.whole,
             problem=view.problem,
             error=str(error) if error is not None else "",
-            clients=tuple(_client(one, dumps.get(one.number)) for one in clients),
+            clients=tuple(_client(client, dumps.get(client.number)) for client in clients),
             refused=dict(source.refused) if source is not None else {},
             sent_bytes=sent,
             fetched_bytes=self._cache.fetched,
@@ -282,7 +284,7 @@ def _signals() -> Iterator[_Stop]:
         heard_of.put(number)
 
     threading.Thread(target=obey, name="signals", daemon=True).start()
-    before = {one: signal.signal(one, heard) for one in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:

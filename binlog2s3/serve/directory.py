@@ -17,9 +17,9 @@ from binlog2s3.archive.documents import Lineage, SourceServer
 from binlog2s3.archive.facts import BinlogId, Facts, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.events import HEADER, EventType, FormatEvent
+from binlog2s3.binlog.executed import AddedGtids, NoStateEndError, state_end
 from binlog2s3.binlog.gtid import Flavour, Gathering, Gtids, GtidSet, MariadbGtidList, beyond
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import AddedGtids, NoPlaceError, places_of
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.binlog.walk import EventSplitter, wanted_types
 from binlog2s3.errors import DamageError, RecoveryError
@@ -73,13 +73,13 @@ def recovered(directory: Path, stop: threading.Event) -> "Directory":
             f"there is no binlog in {directory}: there was nothing to recover",
             hint="the base backup has all of it",
         )
-    files = [SealedFile(directory, one.name) for one in manifest.files]
+    files = [SealedFile(directory, written.name) for written in manifest.files]
     for file, written in zip(files, manifest.files, strict=True):
         if file.size != written.size:
             raise RecoveryError(
                 f"{file.path} has {file.size} bytes, {MANIFEST} says {written.size}", hint=AGAIN
             )
-    _log.info("checking the files", files=len(files), bytes=sum(one.size for one in files))
+    _log.info("checking the files", files=len(files), bytes=sum(file.size for file in files))
 
     def check_stop(_: int) -> None:
         if stop.is_set():
@@ -175,9 +175,9 @@ class Directory:
                 parent=None,
             )
             end = None if part.piece is None else part.piece.end
-            one = ServedBinlog(lineage=lineage, name=part.name, end=end, before=part.before)
-            self._parts[one.binlog_id] = part
-            binlogs.append(one)
+            binlog = ServedBinlog(lineage=lineage, name=part.name, end=end, before=part.before)
+            self._parts[binlog.binlog_id] = part
+            binlogs.append(binlog)
         self._view = view_of(1, tuple(binlogs), 0)
         self._reading = threading.Lock()
         self._walked: _FileLine | None = None
@@ -223,7 +223,7 @@ class Directory:
     def first_for(self, have: Gtids) -> Beginning:
         """The last file before which nothing was executed that the replica does not have."""
         if isinstance(have, MariadbGtidList):
-            return self._begin_at_place(have)
+            return self._begin_at_state_end(have)
         if any(part.keeps_gtids is False for part in self._parts.values()):
             raise NotServedError("not all transactions have GTIDs: ask by file and position")
         binlogs = self._view.binlogs
@@ -233,8 +233,8 @@ class Directory:
                 "and position"
             )
         found = None
-        for number, one in enumerate(binlogs):
-            if not isinstance(one.before, GtidSet) or not one.before <= have:
+        for number, binlog in enumerate(binlogs):
+            if not isinstance(binlog.before, GtidSet) or not binlog.before <= have:
                 break
             found = number
         if found is None:
@@ -248,14 +248,14 @@ class Directory:
             f"{gtids_text(missing)}"
         )
 
-    def _begin_at_place(self, have: MariadbGtidList) -> Beginning:
-        """Where a MariaDB replica begins: behind the place of its GTIDs."""
+    def _begin_at_state_end(self, have: MariadbGtidList) -> Beginning:
+        """Where a MariaDB replica begins: behind its GTIDs."""
         try:
-            places = places_of(self._line(), have, is_sure=True)
-            if places.start is None:
+            end = state_end(self._line(), have, is_sure=True)
+            if end.start is None:
                 raise self._purged(have)
-            return beginning(self._view.binlogs, places)
-        except (NoPlaceError, NotThereError) as error:
+            return beginning(self._view.binlogs, end)
+        except (NoStateEndError, NotThereError) as error:
             raise NotServedError(str(error)) from error
 
     def _line(self) -> "_FileLine":
@@ -380,7 +380,7 @@ def _whole_file(part: _Part, *, is_last: bool) -> Scanner:
 
 
 class _FileLine:
-    """The files as a `place.GtidLine`.
+    """The files as a `executed.GtidLine`.
 
     A transaction's number in its file stands for its end: behind a part that was left out, the
     positions in events are not offsets of the file.
@@ -391,7 +391,7 @@ class _FileLine:
     ) -> None:
         self._binlogs = binlogs
         self._gtids_of = gtids_of
-        self._added = [self._summed(one) for one in binlogs]
+        self._added = [self._summed(binlog) for binlog in binlogs]
 
     def _summed(self, binlog: ServedBinlog) -> AddedGtids:
         found, count = Gathering("mariadb"), 0
@@ -423,7 +423,7 @@ class _FileLine:
                 original_commit_us=None,
             )
 
-    def spot_text(self, number: int, offset: int) -> str:
+    def position_text(self, number: int, offset: int) -> str:
         return f"transaction {offset} of {self._binlogs[number].name}"
 
 

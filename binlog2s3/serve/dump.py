@@ -17,8 +17,8 @@ from binlog2s3.archive.ahead import Fetch, Kept
 from binlog2s3.archive.facts import BinlogId
 from binlog2s3.archive.history import break_between, is_within
 from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.executed import Gtid, gtid_text
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
-from binlog2s3.binlog.place import Gtid, gtid_text
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import StoreError
 from binlog2s3.log import Log
@@ -188,7 +188,7 @@ class ServedDump:
         if is_here and (asked.lineage or is_fresh):
             return ()
         found = self._asked(lambda: self._served.elsewhere(asked.binlog, offset, is_here=is_here))
-        return [one for one in found if asked.lineage in (None, one)]
+        return [lineage for lineage in found if asked.lineage in (None, lineage)]
 
     def _is_next(self, view: View, asked: AskedName | None) -> bool:
         """Whether this is the binlog after the newest one, which the archive does not have yet."""
@@ -330,7 +330,7 @@ class ServedDump:
         """A block up to `end`; those after it are fetched ahead. Raises what the fetch raised."""
         ahead = max(1, min(_AHEAD_MOST, _AHEAD_SHARED // max(1, self._dumps())))
         numbers = range(number, min(number + 1 + ahead, -(-end // BLOCK_SIZE)))
-        fetches = [self._fetch(binlog, one, end) for one in numbers]
+        fetches = [self._fetch(binlog, each, end) for each in numbers]
         self._sender.wait(fetches[0].is_done)
         return fetches[0].result()
 
@@ -364,9 +364,9 @@ class ServedDump:
         if following.broken:
             raise NotServedError(f"history is broken before {name}: {following.broken}")
         if following.lineage.id == binlog.lineage.id and not following.is_open:
-            one = self._asked(lambda: self._served.known(binlog))
+            before = self._asked(lambda: self._served.known(binlog))
             other = self._asked(lambda: self._served.known(following))
-            if why := break_between(one, other):
+            if why := break_between(before, other):
                 raise NotServedError(f"history is broken before {name}: {why.text}")
         self._check_seen(binlog)
         if following.joined is not None:
@@ -391,7 +391,7 @@ class ServedDump:
         has = self._feed.has
         if not isinstance(has, MariadbHad):
             return
-        missing = [one for one in self._due.get(binlog.binlog_id, ()) if has.awaits(one)]
+        missing = [gtid for gtid in self._due.get(binlog.binlog_id, ()) if has.awaits(gtid)]
         if missing:
             raise NotServedError(
                 f"{', '.join(map(gtid_text, missing))} is not in {binlog.name}, where the archive "
@@ -460,7 +460,7 @@ def _left(view: View, binlog_id: BinlogId, offset: int) -> str:
 
 def _last_of(view: View, lineage: str) -> str:
     """Where the history leaves a lineage; "" if it has nothing of it."""
-    ours = [one for one in view.binlogs if one.lineage.id == lineage]
+    ours = [binlog for binlog in view.binlogs if binlog.lineage.id == lineage]
     if not ours:
         return ""
     return f"{ours[-1].name}:{ours[-1].end}" if ours[-1].end is not None else str(ours[-1].name)

@@ -22,6 +22,17 @@ from binlog2s3.archive.facts import BinlogId, Facts, added_gtids, scanned
 from binlog2s3.archive.history import gtids_break, missing_binlogs
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
+from binlog2s3.binlog.executed import (
+    AddedGtids,
+    ExecutedPart,
+    MysqlPart,
+    NoStateEndError,
+    WithGtids,
+    domain_of,
+    gtid_text,
+    repeated_upto,
+    state_end,
+)
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -32,17 +43,6 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import (
-    AddedGtids,
-    ExecutedPart,
-    MysqlPart,
-    NoPlaceError,
-    WithGtids,
-    domain_of,
-    gtid_text,
-    places_of,
-    repeated_upto,
-)
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import (
     ArchiveError,
@@ -216,7 +216,7 @@ class ArchiveHistory:
 
     def _first_for(self, have: Gtids) -> Beginning:
         if isinstance(have, MariadbGtidList):
-            return self._begin_at_place(have)
+            return self._begin_at_state_end(have)
         begins = self._begin_after(have)
         if begins is None:
             raise self._purged(self._view, have)
@@ -264,21 +264,21 @@ class ArchiveHistory:
         binlog = replace(view.binlogs[number], begin=0)
         return Beginning(binlog=binlog, offset=offset, had=MysqlHad(have))
 
-    def _begin_at_place(self, have: MariadbGtidList) -> Beginning:
-        """Where a MariaDB replica begins: behind the place of its GTIDs."""
+    def _begin_at_state_end(self, have: MariadbGtidList) -> Beginning:
+        """Where a MariaDB replica begins: behind its GTIDs."""
         view, tail = self._view, self._tail
         try:
-            places = places_of(_ViewLine(self), have, is_sure=True)
-        except NoPlaceError as error:
+            end = state_end(_ViewLine(self), have, is_sure=True)
+        except NoStateEndError as error:
             raise NotServedError(str(error)) from error
-        if places.start is None:
+        if end.start is None:
             raise self._purged(view, have)
-        self._check_unlogged(places.start, places.part)
-        self._check_histories(have, places.start, places.extra)
-        begins = beginning(view.binlogs, places)
+        self._check_unlogged(end.start, end.part)
+        self._check_histories(have, end.start, end.extra)
+        begins = beginning(view.binlogs, end)
         if tail is None or begins.binlog.binlog_id != tail.binlog.binlog_id:
             return begins
-        # what comes before a mark may be left out if it is before the places of all domains
+        # what comes before a mark may be left out if it is before the ends of all domains
         awaited = {gtid[0]: gtid for gtid in begins.due.get(tail.binlog.binlog_id, ())}
         added = added_by(tail.scanner)
         if added.goes_back or added.added is None or not added.added.domains() <= awaited.keys():
@@ -365,11 +365,11 @@ class ArchiveHistory:
 
     def _added_by(self, number: int) -> Gtids:
         """The GTIDs that a binlog of the view adds."""
-        one, route = self._view.binlogs[number], self._route
+        binlog, route = self._view.binlogs[number], self._route
         if route is not None and number < len(route):
             return route.brief(number).gtids_added
-        tail = self._read_here(one)
-        return tail.scanner.gtids if tail is not None else self.known(one).gtids_added
+        tail = self._read_here(binlog)
+        return tail.scanner.gtids if tail is not None else self.known(binlog).gtids_added
 
     def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
 
@@ -409,10 +409,10 @@ class ArchiveHistory:
         at = len(MAGIC)
         if tail is not None:
             at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
-        there = self._open_or_found(binlog)
-        if isinstance(there, Facts):
-            return self._binlogs.blocks.head(there, offset)
-        data = there.proved(at, min(at + _HEAD_MOST, there.size))
+        proof = self._open_or_found(binlog)
+        if isinstance(proof, Facts):
+            return self._binlogs.blocks.head(proof, offset)
+        data = proof.proved(at, min(at + _HEAD_MOST, proof.size))
         if data is None:
             raise _moving(binlog)
         return event_at(data, 0)
@@ -420,10 +420,10 @@ class ArchiveHistory:
     def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
         begin = number * BLOCK_SIZE
         found = None if binlog.is_open else self._find(binlog)
-        there = found or self._open_or_found(binlog)
-        if isinstance(there, Facts):
-            return self._binlogs.blocks.block(there, number)[: upto - begin]
-        data = there.proved(begin, upto)
+        proof = found or self._open_or_found(binlog)
+        if isinstance(proof, Facts):
+            return self._binlogs.blocks.block(proof, number)[: upto - begin]
+        data = proof.proved(begin, upto)
         if data is None:
             raise _moving(binlog)
         return memoryview(data)
@@ -517,7 +517,7 @@ class ArchiveHistory:
         )
         snapshot.refuse_nothing(self._catalog.layout.prefix or "the bucket")
         tip = self._wanted or snapshot.current
-        known = {one.id: one for one in snapshot.lineages}
+        known = {lineage.id: lineage for lineage in snapshot.lineages}
         if tip not in known:
             raise RecoveryError(f"there is no lineage {tip}", hint=f"there are: {', '.join(known)}")
         snapshot.leave_open(tip)
@@ -729,7 +729,7 @@ def added_by(scanner: Scanner) -> AddedGtids:
 
 
 class _ViewLine:
-    """The binlogs of a view as a `place.GtidLine`: a route, and those that were followed since.
+    """The binlogs of a view as a `executed.GtidLine`: a route, and those that were followed since.
 
     For one thread, while the history is not looked at.
     """
@@ -778,9 +778,11 @@ class _ViewLine:
             gtids = {*gtids, *map(gtid_text, before.gtids())}
         found = self._searched(binlog, WithGtids(frozenset(gtids)))
         repeated = repeated_upto(found, before) if before is not None else {}
-        for one in found:
-            if one.gtid is None or one.end > repeated.get(domain_of(one.gtid), binlog.begin):
-                yield one
+        for transaction in found:
+            if transaction.gtid is None or transaction.end > repeated.get(
+                domain_of(transaction.gtid), binlog.begin
+            ):
+                yield transaction
 
     def _searched(self, binlog: ServedBinlog, search: Search[Result]) -> Result:
         """What a search finds in a binlog; in one that grows, when a question first needs it."""
@@ -795,7 +797,7 @@ class _ViewLine:
         found = self._history._read_whole.search(key, lambda: search(transactions()))  # noqa: SLF001
         return cast("Result", found)
 
-    def spot_text(self, number: int, offset: int) -> str:
+    def position_text(self, number: int, offset: int) -> str:
         return f"{self._binlogs[number].name}:{offset}" if offset < 1 << 62 else "the archive"
 
 

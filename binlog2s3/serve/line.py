@@ -18,22 +18,28 @@ from binlog2s3.serve.model import ServedBinlog
 def archived(route: Route) -> list[ServedBinlog]:
     """The archived binlogs of a route."""
     found = []
-    for number, one in enumerate(route.binlogs):
+    for number, line_binlog in enumerate(route.binlogs):
         line_part = route.line_part(number)
         is_first = route.part_numbers(number)[0] == number
         cut = (
             line_part.cut
-            if line_part.cut is not None and line_part.cut.binlog == one.name
+            if line_part.cut is not None and line_part.cut.binlog == line_binlog.name
             else None
         )
-        before = route.line.parts[one.line_part - 1].cut if is_first and one.line_part else None
+        before = (
+            route.line.parts[line_binlog.line_part - 1].cut
+            if is_first and line_binlog.line_part
+            else None
+        )
         found.append(
             ServedBinlog(
                 lineage=line_part.lineage,
-                name=one.name,
+                name=line_binlog.name,
                 begin=route.shared(number, 0),
                 end=cut.offset if cut is not None else None,
-                broken=f"{one.broken}; missing: {one.missing}" if one.missing else one.broken,
+                broken=f"{line_binlog.broken}; missing: {line_binlog.missing}"
+                if line_binlog.missing
+                else line_binlog.broken,
                 joined=parse(before.gtid_set, line_part.lineage.flavour)
                 if before is not None
                 else None,

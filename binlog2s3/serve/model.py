@@ -8,9 +8,9 @@ from typing import Protocol, Self
 from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.facts import BinlogId, Facts
+from binlog2s3.binlog.executed import Gtid, StateEnd
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import Gtid, StatePlaces
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.replication.feed import Had, MariadbHad, NotServedError
 
@@ -98,11 +98,11 @@ class View:
         The first binlog of a lineage may begin with bytes of the lineage before; then it has all
         of both, and only it is meant by the name alone.
         """
-        for number, one in enumerate(self.binlogs):
-            if one.name != asked.binlog or asked.lineage not in (None, one.lineage.id):
+        for number, binlog in enumerate(self.binlogs):
+            if binlog.name != asked.binlog or asked.lineage not in (None, binlog.lineage.id):
                 continue
             later = self.binlogs[number + 1 : number + 2]
-            if asked.lineage or not any(two.begin and two.name == one.name for two in later):
+            if asked.lineage or not any(two.begin and two.name == binlog.name for two in later):
                 yield number
 
 
@@ -114,14 +114,14 @@ def view_of(
     elsewhere: AbstractSet[BinlogName] = frozenset(),
 ) -> View:
     plain: dict[BinlogName, bool] = {}
-    for one in binlogs:
-        plain[one.name] = one.name not in plain
+    for binlog in binlogs:
+        plain[binlog.name] = binlog.name not in plain
     return View(
         version=version,
         binlogs=binlogs,
         whole=whole,
         problem=problem,
-        numbers={one.binlog_id: number for number, one in enumerate(binlogs)},
+        numbers={binlog.binlog_id: number for number, binlog in enumerate(binlogs)},
         plain=plain,
         elsewhere=elsewhere,
     )
@@ -145,20 +145,20 @@ class NotThereError(NotServedError):
     """A GTID of a replica is not in the archive, perhaps not yet."""
 
 
-def beginning(binlogs: Sequence[ServedBinlog], places: StatePlaces) -> Beginning:
+def beginning(binlogs: Sequence[ServedBinlog], end: StateEnd) -> Beginning:
     """Where a MariaDB replica begins. It does not lack anything that comes before these binlogs.
 
-    `places` of its state among them. Raises NotThereError if a GTID is not there.
+    `end`: where its state ends among them. Raises NotThereError if a GTID is not there.
     """
-    if places.unknown:
+    if end.unknown:
         raise NotThereError(
-            f"the replica requested to start from GTID {', '.join(places.unknown)}, which is not "
+            f"the replica requested to start from GTID {', '.join(end.unknown)}, which is not "
             "in this archive: nothing tells what comes after it"
         )
-    start = places.start or 0
+    start = end.start or 0
     due: dict[BinlogId, tuple[Gtid, ...]] = {}
-    for gtid in places.newest.gtids():
-        number, offset = places.upto.get(gtid[0], (0, 0))
+    for gtid in end.newest.gtids():
+        number, offset = end.upto.get(gtid[0], (0, 0))
         if offset and number >= start:
             due[binlogs[number].binlog_id] = (*due.get(binlogs[number].binlog_id, ()), gtid)
     first = binlogs[start]

@@ -113,8 +113,10 @@ class _Collector(Collector):
         clients = GaugeMetricFamily(
             "binlog2s3_serve_clients", "Clients that get events.", labels=[*labels, "user"]
         )
-        for user in sorted({one.user for one in status.clients}):
-            count = sum(one.user == user and one.state != "connected" for one in status.clients)
+        for user in sorted({client.user for client in status.clients}):
+            count = sum(
+                client.user == user and client.state != "connected" for client in status.clients
+            )
             clients.add_metric([status.source, user], count)
         behind = GaugeMetricFamily(
             "binlog2s3_serve_behind_bytes",
@@ -122,11 +124,11 @@ class _Collector(Collector):
             labels=[*labels, "user", "server_id", "host"],
         )
         seen = set()
-        for one in status.clients:
-            key = (status.source, one.user, str(one.server_id), one.host)
-            if one.state != "connected" and key not in seen:
+        for client in status.clients:
+            key = (status.source, client.user, str(client.server_id), client.host)
+            if client.state != "connected" and key not in seen:
                 seen.add(key)
-                behind.add_metric(list(key), one.behind_bytes)
+                behind.add_metric(list(key), client.behind_bytes)
         sent = CounterMetricFamily(
             "binlog2s3_serve_sent_bytes", "Bytes of events that were sent.", labels=labels
         )

@@ -51,7 +51,7 @@ class Tail:
     def has_checksums(self) -> bool:
         """Whether its events have checksums, which show damage before anything is passed on."""
         formats = self.scanner.formats
-        return bool(formats) and all(one.checksum == "crc32" for one in formats)
+        return bool(formats) and all(form.checksum == "crc32" for form in formats)
 
     @property
     def whole(self) -> int:
@@ -109,7 +109,7 @@ class Recent:
     def find(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """Bytes [begin, end) of a binlog; None if not all are there."""
         with self._lock:
-            blocks = [one for one in self._blocks if one[0] == binlog.binlog_id]
+            blocks = [block for block in self._blocks if block[0] == binlog.binlog_id]
         found: list[bytes] = []
         for _, at, data in blocks:
             until = at + len(data)

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from binlog2s3.archive.backup_runs import BackupRun, last_failure
-from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.backups import Backup, BackupRun, last_failure
 from binlog2s3.archive.codec import (
     FORMAT,
     Moment,
@@ -592,7 +591,7 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
                 Gap(
                     lineage=lineage.id,
                     join=parent.join,
-                    text=f"between {parent.place} and {lineage.first_binlog}{what}",
+                    text=f"between {parent.point} and {lineage.first_binlog}{what}",
                     at=lineage.first_binlog_time,
                 )
             )

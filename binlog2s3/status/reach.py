@@ -58,7 +58,9 @@ class Extent:
         if claimed is None and first is None:
             return None
         start = (
-            claimed.place if claimed is not None else FilePosition(first or contents.names[0], 0)
+            claimed.file_position
+            if claimed is not None
+            else FilePosition(first or contents.names[0], 0)
         )
         name, end = start.binlog, start
         for _ in range(len(contents.names)):
@@ -122,7 +124,7 @@ class Extent:
         origin = self._origin(lineage)
         has_older = origin is not None and self._has_older(origin)
         if origin is not None and has_older and not self._joins(origin):
-            yield None, _gap(id_, f"continues from {origin.place}, which is missing")
+            yield None, _gap(id_, f"continues from {origin.point}, which is missing")
         for missing in self._missing(lineage, contents.names, writer):
             behind = next(name for name in contents.names if name > missing.last)
             was_deleted = missing.first == lineage.begin and not has_older
@@ -136,7 +138,7 @@ class Extent:
                 under_way = (
                     writer is not None
                     and writer.lineage == id_
-                    and (writer.durable is None or end >= writer.durable.place)
+                    and (writer.durable is None or end >= writer.durable.file_position)
                 )
                 yield name.next(), None if under_way else _gap(id_, text)
 
@@ -179,7 +181,7 @@ def short_of(lineage: str, contents: Contents, beat: Heartbeat | None) -> Positi
     """What the writer of this lineage said is durable, if it is missing; else None."""
     if beat is None or beat.durable is None or beat.lineage != lineage:
         return None
-    name, offset = beat.durable.place
+    name, offset = beat.durable.file_position
     return beat.durable if contents.size(name) < offset else None
 
 

@@ -318,11 +318,11 @@ def _lag_since(
     """Bytes and transactions from what is durable now to the source's position at the heartbeat."""
     behind = waiting = None
     if beat.server is not None and durable is not None:
-        behind = lag_bytes(durable.place, beat.server.place, sizes)
+        behind = lag_bytes(durable.file_position, beat.server.file_position, sizes)
     if behind is None and reported is not None and reported.lag.bytes is not None:
         came = None
         if reported.durable is not None and durable is not None:
-            came = lag_bytes(reported.durable.place, durable.place, sizes)
+            came = lag_bytes(reported.durable.file_position, durable.file_position, sizes)
         behind = max(0, reported.lag.bytes - came) if came is not None else None
     if _same(beat.durable, durable):  # otherwise the GTIDs of what came since are unknown
         ours = beat.durable.gtid_set if beat.durable is not None else ""

@@ -201,7 +201,7 @@ class Body(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FileSlice:
+class FileRange:
     """Bytes `begin` to `end` of a file of the spool: a part or a chunk.
 
     Reading raises SpoolError if the file is gone, unreadable or shorter than `end`, so that never
@@ -214,34 +214,34 @@ class FileSlice:
 
     @property
     def size(self) -> int:
-        """How many bytes the slice has."""
+        """How many bytes the range has."""
         return self.end - self.begin
 
     def open(self) -> Reader:
         """A reader with its own file descriptor. Raises SpoolError if there is no file."""
-        reader = _SlicesReader((self,))
+        reader = _RangesReader((self,))
         reader.opened(0)
         return reader
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """Several slices, one after the other: a part whose bytes are in more than one file.
+class FileRanges:
+    """Several ranges, one after the other: a part whose bytes are in more than one file.
 
-    Reading raises SpoolError as for a slice. A file is opened when reading reaches it: until then
+    Reading raises SpoolError as for a range. A file is opened when reading reaches it: until then
     it is not known whether it exists.
     """
 
-    slices: tuple[FileSlice, ...]
+    ranges: tuple[FileRange, ...]
 
     @property
     def size(self) -> int:
-        """The number of bytes of all slices."""
-        return sum(piece.size for piece in self.slices)
+        """The number of bytes of all ranges."""
+        return sum(file_range.size for file_range in self.ranges)
 
     def open(self) -> Reader:
-        """A reader of all slices; it has at most one open file descriptor."""
-        return _SlicesReader(self.slices)
+        """A reader of all ranges; it has at most one open file descriptor."""
+        return _RangesReader(self.ranges)
 
 
 class SizedReader(io.RawIOBase):
@@ -269,16 +269,16 @@ class SizedReader(io.RawIOBase):
         return self._at
 
 
-class _SlicesReader(SizedReader):
+class _RangesReader(SizedReader):
     """Reads with pread, so it shares no position; has at most one open file descriptor.
 
     A failed read does not move the position, so it can be repeated.
     """
 
-    def __init__(self, slices: tuple[FileSlice, ...]) -> None:
-        self._slices = slices
-        self._ends = list(accumulate(piece.size for piece in slices))
-        super().__init__(self._ends[-1] if slices else 0)
+    def __init__(self, ranges: tuple[FileRange, ...]) -> None:
+        self._ranges = ranges
+        self._ends = list(accumulate(file_range.size for file_range in ranges))
+        super().__init__(self._ends[-1] if ranges else 0)
         self._index, self._fd = -1, -1
 
     def readinto(self, buffer: Any, /) -> int:
@@ -287,7 +287,7 @@ class _SlicesReader(SizedReader):
         return len(data)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """All requested bytes, of as many slices as needed: some readers expect no short read."""
+        """All requested bytes, of as many ranges as needed: some readers expect no short read."""
         if self.closed:
             raise ValueError("read of a closed reader")
         left = max(0, self._size - self._at)
@@ -300,31 +300,31 @@ class _SlicesReader(SizedReader):
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def _block(self, at: int, end: int) -> bytes:
-        """Bytes from `at` on, at most up to `end`, all of one slice."""
+        """Bytes from `at` on, at most up to `end`, all of one range."""
         index = bisect_right(self._ends, at)
-        piece = self.opened(index)
-        offset = piece.end - (self._ends[index] - at)
+        file_range = self.opened(index)
+        offset = file_range.end - (self._ends[index] - at)
         try:
             data = os.pread(self._fd, min(end, self._ends[index]) - at, offset)
         except OSError as exc:
-            raise SpoolError(f"cannot read {piece.path} at {offset}: {exc.strerror}") from exc
+            raise SpoolError(f"cannot read {file_range.path} at {offset}: {exc.strerror}") from exc
         if not data:
             raise SpoolError(
-                f"{piece.path} ends at {offset}, before {piece.end}: it was truncated",
+                f"{file_range.path} ends at {offset}, before {file_range.end}: it was truncated",
                 hint="something else writes to the spool; only one streamer may use it",
             )
         return data
 
-    def opened(self, index: int) -> FileSlice:
-        """That slice, with its file open; the file before it is closed. Raises SpoolError."""
-        piece = self._slices[index]
+    def opened(self, index: int) -> FileRange:
+        """That range, with its file open; the file before it is closed. Raises SpoolError."""
+        file_range = self._ranges[index]
         if self._index != index:
             self._drop()
             try:
-                self._fd, self._index = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC), index
+                self._fd, self._index = os.open(file_range.path, os.O_RDONLY | os.O_CLOEXEC), index
             except OSError as exc:
-                raise SpoolError(f"cannot read {piece.path}: {exc.strerror}") from exc
-        return piece
+                raise SpoolError(f"cannot read {file_range.path}: {exc.strerror}") from exc
+        return file_range
 
     def _drop(self) -> None:
         fd, self._fd, self._index = self._fd, -1, -1

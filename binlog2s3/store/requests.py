@@ -636,7 +636,9 @@ def _kind(exc: Exception) -> str:
 def _other_protocol(exc: Exception) -> str:
     """What was answered that is no HTTP; "" if it may be, for example its cut beginning."""
     inner = exc.kwargs.get("error") if isinstance(exc, BotoCoreError) else None
-    causes = [one for one in getattr(inner, "args", ()) if isinstance(one, BadStatusLine)]
+    causes = [
+        argument for argument in getattr(inner, "args", ()) if isinstance(argument, BadStatusLine)
+    ]
     if not causes or isinstance(causes[0], RemoteDisconnected):
         return ""
     line = str(getattr(causes[0], "line", ""))

@@ -161,7 +161,7 @@ class ChosenVersions:
             try:
                 found = self._choose(key, versions, 0)
             except VersionConflictError:  # raised again where the object is needed
-                found = [one for one in versions if one.size is not None][-1]
+                found = [version for version in versions if version.size is not None][-1]
             else:
                 if found is not None:
                     self._known[key] = found
@@ -198,7 +198,7 @@ class ChosenVersions:
 
         `depth`: how many keys that come after it in order wait for this answer.
         """
-        objects = [one for one in versions if one.size is not None]
+        objects = [version for version in versions if version.size is not None]
         picked = self.picks.versions.get(key)
         if not objects or picked == NO_VERSION:
             return None
@@ -210,7 +210,7 @@ class ChosenVersions:
             return None if is_hidden else objects[0]
         if is_hidden and not any(map(self._is_kept, reversed(objects))):
             return None
-        if rule == "foreign" or len({_content(one) for one in objects}) == 1:
+        if rule == "foreign" or len({_content(version) for version in objects}) == 1:
             chosen = objects[-1]
         elif rule == "cache":
             return None
@@ -235,7 +235,7 @@ class ChosenVersions:
         self, key: str, objects: Sequence[ObjectVersion], rule: Rule, depth: int
     ) -> ObjectVersion:
         """The version that counts, of several that may differ. Raises VersionConflictError."""
-        ids = tuple(one.version for one in objects)
+        ids = tuple(version.version for version in objects)
         before = self._decided.get(key)
         if before is None or before[0] != ids:
             decide = self._decide_binlog if rule == "binlog" else self._decide_document
@@ -253,9 +253,9 @@ class ChosenVersions:
             raise _conflict(f"versions of {key!r} differ, and it has no entry", key, objects)
         data = self.contents.read(entry, found.version, evidence.most(entry))
         described = evidence.describes(entry, data).get(key)
-        for one in reversed(objects):
-            if self._is(one, described):
-                return one
+        for version in reversed(objects):
+            if self._is(version, described):
+                return version
         raise _conflict(
             f"versions of {key!r} differ, and none is the one that its entry describes",
             key,
@@ -278,7 +278,7 @@ class ChosenVersions:
         3. What describes a binlog that is not there does not count.
         4. What is older than the document that is always written before it does not count.
         """
-        left = [one for one in objects if self._is_before(one)]
+        left = [version for version in objects if self._is_before(version)]
         documents = self._documents(key, left)
         if left and not documents:
             return objects[-1]
@@ -286,7 +286,7 @@ class ChosenVersions:
             return documents[0]
         documents = self._described(key, documents) or documents
         if len(documents) > 1 and (least := self._put_before(key, depth)) is not None:
-            documents = [one for one in documents if one.at >= least]
+            documents = [version for version in documents if version.at >= least]
         if len(documents) == 1:
             return documents[0]
         raise _conflict(
@@ -298,19 +298,19 @@ class ChosenVersions:
 
     def _documents(self, key: str, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
         """The documents, oldest first; of those that say the same, the oldest one."""
-        oldest = [*{_content(one): one for one in versions}.values()]
+        oldest = [*{_content(version): version for version in versions}.values()]
         oldest.sort(key=versions.index, reverse=True)
         evidence = self.evidence
         if evidence is None or len(oldest) > _MOST_COMPARED:
             return oldest
         found: list[tuple[object, ObjectVersion]] = []
-        for one in oldest:
+        for version in oldest:
             with suppress(ObjectTooLargeError):
-                data = self.contents.read(key, one.version, evidence.most(key))
+                data = self.contents.read(key, version.version, evidence.most(key))
                 meaning = evidence.meaning(key, data)
                 if meaning is not None and all(meaning != other for other, _ in found):
-                    found.append((meaning, one))
-        return [one for _, one in found]
+                    found.append((meaning, version))
+        return [version for _, version in found]
 
     def _described(self, key: str, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
         """Those that describe a version of an object that is there; all if they describe none."""
@@ -318,9 +318,9 @@ class ChosenVersions:
         if evidence is None:
             return [*versions]
         found = []
-        for one in versions:
+        for version in versions:
             described = evidence.describes(
-                key, self.contents.read(key, one.version, evidence.most(key))
+                key, self.contents.read(key, version.version, evidence.most(key))
             )
             if not described:
                 return [*versions]
@@ -331,7 +331,7 @@ class ChosenVersions:
                 )
                 for described_key, size_and_crc64 in described.items()
             )
-            found += [one] if is_there else []
+            found += [version] if is_there else []
         return found
 
     def _put_before(self, key: str, depth: int) -> datetime | None:
@@ -356,8 +356,8 @@ def versions_below(ask: Ask, prefix: str, start_after: str = "") -> Iterator[Obj
     params = {"KeyMarker": start_after} if start_after else {}
     for page in _pages(ask, Prefix=prefix, **params):
         found = [*_objects(page.get("Versions", ())), *_markers(page.get("DeleteMarkers", ()))]
-        found.sort(key=lambda one: (one.latest, one.at), reverse=True)
-        found.sort(key=lambda one: one.key.encode())
+        found.sort(key=lambda version: (version.latest, version.at), reverse=True)
+        found.sort(key=lambda version: version.key.encode())
         yield from found
 
 
@@ -391,9 +391,9 @@ def _content(version: ObjectVersion) -> tuple[int | None, str]:
 
 
 def _picked(key: str, picked: str, objects: Sequence[ObjectVersion]) -> ObjectVersion:
-    for one in objects:
-        if one.version == picked:
-            return one
+    for version in objects:
+        if version.version == picked:
+            return version
     raise _conflict(f"{key!r} has no version {picked!r:.100}", key, objects)
 
 

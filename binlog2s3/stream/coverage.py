@@ -78,7 +78,7 @@ class Coverage:
         run reads now (`is_read`) may be. It says nothing about commits of ours.
         """
         with self._lock:
-            if self.durable is not None and position.place < self.durable.place:
+            if self.durable is not None and position.place < self.durable.file_position:
                 return
             if self.until is not None and position.asked_at < self.until:
                 self.until = None

@@ -409,7 +409,7 @@ class Loop:
         last, coverage = self._tracking.last, self._tracking.coverage
         read = self._runs.reached() or (last.end if last is not None else None)
         durable = coverage.durable if coverage is not None else None
-        positions = [read, durable.place if durable is not None else None]
+        positions = [read, durable.file_position if durable is not None else None]
         return max((position for position in positions if position is not None), default=None)
 
     def _look(self) -> float:

@@ -13,8 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
-from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import look_up
+from binlog2s3.archive.backups import look_up, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.drills import latest, newest
@@ -306,7 +305,7 @@ class Reporter:
         if at is not None:
             source_now = at.asked_at + timedelta(seconds=now - source_state.position_at)
         oldest = uploading.oldest_commit_us if uploading is not None else None
-        durable_to = durable.place if durable is not None else None
+        durable_to = durable.file_position if durable is not None else None
         all_durable = (
             at is not None
             and durable_to is not None

@@ -316,7 +316,7 @@ class Continuation:
         if common is None:
             return Begin(begin=plain.listed[0].name, parent=parent(known_end, "unknown"))
         rows = {row.name: row for row in plain.listed}
-        begin, offset = common.position.place
+        begin, offset = common.position.file_position
         size = rows[begin].size
         if common.whole and begin == known_end.last and size >= known_end.size and not (
             known_end.closed and size != known_end.size

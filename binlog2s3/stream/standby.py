@@ -307,7 +307,7 @@ class StandbyLoop:
         """Bytes of a binlog that are in the bucket; of the writer's own lineage, as it says."""
         beat = self._beat
         if beat is not None and beat.lineage == lineage and beat.durable is not None:
-            last, offset = beat.durable.place
+            last, offset = beat.durable.file_position
             return 1 << 62 if name < last else offset if name == last else 0
         if lineage and lineage not in self._sizes:  # a lineage that nobody writes any more
             try:

@@ -40,7 +40,7 @@ from binlog2s3.server.connection import Server, ServerBinlog
 from binlog2s3.server.login import resolve
 from binlog2s3.status.model import Measurements, SourceStatus, Status, judge, writer_status
 from binlog2s3.store.requests import crc64_of
-from binlog2s3.store.s3 import FileSlice, MendableError, Store
+from binlog2s3.store.s3 import FileRange, MendableError, Store
 from binlog2s3.stream.archive_end import archive_end, from_bucket, known_end_of_archive
 from binlog2s3.stream.continuation import KnownEnd, known_end_of, nothing_of
 from binlog2s3.stream.remote import put_entry, read_archived
@@ -397,8 +397,8 @@ def _is_below_floor(file: SpoolFile, track: Track) -> bool:
     """Whether all its bytes are, by checksum, bytes of the track that the bucket has."""
     if not file.begin < file.end <= track.floor or not {file.begin, file.end} <= track.sums.keys():
         return False
-    piece = FileSlice(file.path, file.at, file.at + file.end - file.begin)
-    return crc64_of(piece) == track.crc64_between(file.begin, file.end)
+    file_range = FileRange(file.path, file.at, file.at + file.end - file.begin)
+    return crc64_of(file_range) == track.crc64_between(file.begin, file.end)
 
 
 def proved(tracks: Sequence[Track], listed: Iterable[ServerBinlog]) -> tuple[Track, ...]:

@@ -23,7 +23,7 @@ from binlog2s3.errors import DamageError, ForkError, SpoolError
 from binlog2s3.formatting import us_of
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.requests import blocks_of
-from binlog2s3.store.s3 import Body, FileSlice, Pieces
+from binlog2s3.store.s3 import Body, FileRange, FileRanges
 from binlog2s3.stream.spool import SpoolFile, SpoolRun
 
 _SLICE = 1 << 20
@@ -123,8 +123,8 @@ class Track(BinlogReading):
         """Bytes [begin, end), which each attempt of a request reads from the spool again."""
         segments = self.segments
         ends = [segment.begin for segment in segments[1:]] + [end]
-        slices = [
-            FileSlice(
+        ranges = [
+            FileRange(
                 segment.path,
                 segment.at + max(begin, segment.begin) - segment.begin,
                 segment.at + min(end, its_end) - segment.begin,
@@ -132,7 +132,7 @@ class Track(BinlogReading):
             for segment, its_end in zip(segments, ends, strict=True)
             if max(begin, segment.begin) < min(end, its_end)
         ]
-        return slices[0] if len(slices) == 1 else Pieces(tuple(slices))
+        return ranges[0] if len(ranges) == 1 else FileRanges(tuple(ranges))
 
     def crc64_between(self, begin: int, end: int) -> int:
         """CRC64NVME of the bytes between two offsets of `sums`."""
@@ -192,9 +192,9 @@ def overlap_of(binlog: BinlogReading) -> Overlap | None:
         return None
     digest = binlog.digest
     end = Mark(digest.size, digest.crc64)
-    earlier = next((mark for mark in digest.places if mark.offset < end.offset), Mark())
-    if earlier.offset > digest.low_place.offset:
-        earlier = digest.low_place
+    earlier = next((mark for mark in digest.marks if mark.offset < end.offset), Mark())
+    if earlier.offset > digest.low_mark.offset:
+        earlier = digest.low_mark
     return Overlap(
         binlog=binlog.name,
         begin=earlier.offset,

@@ -161,7 +161,11 @@ class Tracking:
         if lineage.id != self._witnessed:
             self._witnessed, self.unlogged = lineage.id, before.unlogged if before else None
             if before is not None and before.time_zone is not None:
-                seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
+                seen = [
+                    at.file_position.binlog
+                    for at in (before.server, before.durable)
+                    if at is not None
+                ]
                 self._zone_before = before.time_zone, max(seen, default=None)
         if self._left is not None and self._left.lineage.id == lineage.id:
             coverage = self._left  # not all that is known of it need be in the bucket

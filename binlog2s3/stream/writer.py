@@ -376,7 +376,7 @@ class Writer:
         before = self._before.get(now.lineage or "")
         if before is None or before.durable is None:
             return now.durable
-        if now.durable is None or now.durable.place < before.durable.place:
+        if now.durable is None or now.durable.file_position < before.durable.file_position:
             return before.durable
         return now.durable
 

@@ -34,7 +34,7 @@ from binlog2s3.errors import (
 from binlog2s3.store.s3 import (
     PREFLIGHT,
     Body,
-    FileSlice,
+    FileRange,
     MendableError,
     ObjectInfo,
     PartInfo,
@@ -339,7 +339,7 @@ def test_bytes_that_rotted_are_refused(store: Store, tmp_path: Path) -> None:
     """A body that no longer has the digest its reader computed does not become an object."""
     path = tmp_path / "spooled"
     path.write_bytes(b"0123456789")
-    body = FileSlice(path, 0, 10)
+    body = FileRange(path, 0, 10)
     seen = crc64nvme(path.read_bytes())
     path.write_bytes(b"012345678X")
     with pytest.raises(StoreError) as caught:
@@ -353,12 +353,12 @@ def test_a_file_that_got_shorter_stores_nothing(store: Store, tmp_path: Path) ->
     """Of a file its slice is stored; one behind its end is the spool's error, and no object."""
     path = tmp_path / "spooled"
     path.write_bytes(b"0123456789")
-    assert store.put("slice", FileSlice(path, 2, 9)).size == 7
+    assert store.put("slice", FileRange(path, 2, 9)).size == 7
     assert store.get("slice") == b"2345678"
     with pytest.raises(SpoolError, match="shorter"):
-        store.put("short", FileSlice(path, 5, 11), crc64=1)
+        store.put("short", FileRange(path, 5, 11), crc64=1)
     with pytest.raises(SpoolError, match="cannot read"):
-        store.put("gone", FileSlice(tmp_path / "nothing", 0, 1), crc64=1)
+        store.put("gone", FileRange(tmp_path / "nothing", 0, 1), crc64=1)
     assert [info.key for info in store.list("")] == ["slice"]
 
 
@@ -685,7 +685,7 @@ def test_a_body_is_read_again_at_each_attempt(
     """Cut off, lost, answered 503: the next attempt sends the same bytes from their beginning."""
     path = tmp_path / "spooled"
     path.write_bytes(data := os.urandom(2 * MIB))
-    body = Counted(FileSlice(path, MIB, 2 * MIB))
+    body = Counted(FileRange(path, MIB, 2 * MIB))
     proxy.rules += [
         on(Drop(), method="PUT", times=1),
         on(DropAnswer(), method="PUT", times=1),
@@ -720,7 +720,7 @@ def test_an_upload_that_broke_is_sent_again(remote: Place, tmp_path: Path) -> No
     """A connection cut in the middle of a part: the next attempt sends it whole."""
     path = tmp_path / "spooled"
     path.write_bytes(data := os.urandom(6 * MIB))
-    body = Counted(FileSlice(path, 17, 6 * MIB))
+    body = Counted(FileRange(path, 17, 6 * MIB))
     assert remote.server is not None
     with Relay(remote.server.endpoint_url, cut_up=2 * MIB, times=2) as relay:
         store = remote.open(endpoint_url=relay.url, policy=QUICK)
@@ -752,7 +752,7 @@ def test_a_spool_that_fails_while_sending(remote: Place, tmp_path: Path, mode: s
     """A file that shrinks is the spool's error however the body is read, and is not repeated."""
     path = tmp_path / "spooled"
     path.write_bytes(bytes(MIB))
-    body = Counted(FileSlice(path, 0, MIB + 1))
+    body = Counted(FileRange(path, 0, MIB + 1))
     errors: list[StoreError] = []
     store = remote.open(checksum=mode, policy=QUICK, on_error=lambda e, *_: errors.append(e))
     with pytest.raises(SpoolError, match="was truncated"):
@@ -1088,7 +1088,7 @@ def test_a_large_part_costs_no_memory(remote: Place, tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(64 * MIB)
     crc = crc64nvme(path.read_bytes())
-    body = FileSlice(path, 0, 64 * MIB)
+    body = FileRange(path, 0, 64 * MIB)
     upload_id = remote.store.create_upload("binlog.1")
     tracemalloc.start()
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import fetch
-from binlog2s3.archive.codec import _whole, check_place, parse
+from binlog2s3.archive.codec import _whole, check_key, parse
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import (
@@ -28,8 +28,8 @@ from binlog2s3.archive.reader import Readable, _Reading
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.compression import _ZstdOutput
 from binlog2s3.binlog.events import made_up_size
+from binlog2s3.binlog.executed import _StateEnd
 from binlog2s3.binlog.fast import leap
-from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
@@ -869,7 +869,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A MariaDB GTID that is at two places of a history does not tell what was executed.",
         ("tests/unit/serve/test_places.py::test_what_was_used_twice",),
-        ((_Places._single, never(when())),),
+        ((_StateEnd._single, never(when())),),
     ),
     Mutant(
         "note-of-this-server",
@@ -1121,7 +1121,7 @@ MUTANTS = (
         Promise.BUCKET,
         "A document that by what it says belongs under another key is not read.",
         ("tests/unit/archive/test_fields.py::test_a_document_of_another_key_is_refused",),
-        ((check_place, never(when())),),
+        ((check_key, never(when())),),
     ),
     Mutant(
         "size-of-documents",

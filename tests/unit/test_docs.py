@@ -17,8 +17,7 @@ import yaml
 
 from binlog2s3 import __version__, errors
 from binlog2s3.archive import facts
-from binlog2s3.archive.backup_runs import BackupRun
-from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.backups import Backup, BackupRun
 from binlog2s3.archive.codec import Crc64, as_fields, as_printed, converted
 from binlog2s3.archive.documents import EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult

@@ -236,7 +236,9 @@ def _by_size(rule: Rule) -> bool:
     """Whether it skips objects by size: ours have every size."""
     chosen = rule.get("Filter") or {}
     sizes = ("ObjectSizeGreaterThan", "ObjectSizeLessThan")
-    return any(name in one for one in (chosen, chosen.get("And") or {}) for name in sizes)
+    return any(
+        name in conditions for conditions in (chosen, chosen.get("And") or {}) for name in sizes
+    )
 
 
 def meets(prefix: str, ours: str) -> bool:
@@ -277,16 +279,16 @@ def _expiring(rules: Sequence[Rule], *, archive: str, live: str) -> Iterator[Row
         if prefix is None or not (expiry.get("Days") or expiry.get("Date")):
             continue
         when = f"after {expiry['Days']} days" if expiry.get("Days") else f"on {expiry['Date']}"
-        said = f"rule {_name(rule)} deletes objects below {prefix!r} {when}"
+        text = f"rule {_name(rule)} deletes objects below {prefix!r} {when}"
         if meets(prefix, live):
             hint = f"exclude {live} from it: it has the only durable copy of open binlogs"
-            yield fail("bucket", "lifecycle rules", said, hint)
+            yield fail("bucket", "lifecycle rules", text, hint)
         elif meets(prefix, archive):
             hint = (
                 "a recovery from a backup older than the deleted binlogs is refused, and a lineage"
                 " without its lineage.json cannot be read; exclude the archive from the rule"
             )
-            yield warn("bucket", "lifecycle rules", said, hint)
+            yield warn("bucket", "lifecycle rules", text, hint)
 
 
 def _moving(rules: Iterable[Rule], archive: str, live: str) -> Iterator[Row]:
@@ -296,9 +298,9 @@ def _moving(rules: Iterable[Rule], archive: str, live: str) -> Iterator[Row]:
             continue
         for move in rule.get("Transitions") or ():
             if move.get("StorageClass") in SLOW_STORAGE_CLASSES:
-                said = f"rule {_name(rule)} moves objects to {move['StorageClass']}"
+                text = f"rule {_name(rule)} moves objects to {move['StorageClass']}"
                 hint = "a recovery would wait for hours: use GLACIER_IR, which can be read at once"
-                yield warn("bucket", "lifecycle rules", said, hint)
+                yield warn("bucket", "lifecycle rules", text, hint)
 
 
 def versioning_rows(
@@ -312,8 +314,8 @@ def versioning_rows(
         yield ok("bucket", "versioning", "off")
         return
     yield ok("bucket", "versioning", status)
-    if said := ending_rule(rules, live):
-        yield ok("bucket", "old versions", said)
+    if text := ending_rule(rules, live):
+        yield ok("bucket", "old versions", text)
         return
     whole = {"Rules": [*(dict(rule) for rule in rules), wanted_rule(whole_live)]}
     yield warn(

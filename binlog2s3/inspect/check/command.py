@@ -17,8 +17,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Self
 
-from binlog2s3.archive.backup_runs import last_failure, runs_of
-from binlog2s3.archive.backups import look_up
+from binlog2s3.archive.backups import last_failure, look_up, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_streaming
@@ -201,7 +200,7 @@ def _backup_rows(
         hint = permission(error.hint, config.s3.bucket, catalog.layout.archive)
         yield warn("bucket", name, f"could not be read: {error}", hint)
         return
-    taken = [one.taken_at for one in backups]
+    taken = [backup.taken_at for backup in backups]
     age = duration_text((now - max(taken)).total_seconds()) if taken else ""
     found = f"{count_text(len(taken), 'base backup')}, the newest {age} old" if taken else "none"
     if failure is None:

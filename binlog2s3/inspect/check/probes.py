@@ -34,7 +34,7 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import size_text
 from binlog2s3.inspect.check.bucket import NO_STORE, ending_rule, is_denied, tried_there
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
-from binlog2s3.store.contract import FileSlice, PartInfo, Store
+from binlog2s3.store.contract import FileRange, PartInfo, Store
 from binlog2s3.store.settings import BucketSettings
 
 _SIZE = 1000
@@ -219,7 +219,7 @@ class LiveProbes:
             file.seek(0, os.SEEK_END)
             file.write(self._body)
             file.flush()
-            part = FileSlice(Path(f"/proc/self/fd/{file.fileno()}"), 0, size)
+            part = FileRange(Path(f"/proc/self/fd/{file.fileno()}"), 0, size)
             with closing(part.open()) as reader:
                 for data in iter(partial(reader.read, _BLOCK), b""):
                     self._part_crc64 = crc64nvme(data, self._part_crc64)
@@ -235,7 +235,7 @@ class LiveProbes:
             return warn("store", "upload a part", told, hint)
         return f"{size_text(size)}, as --part-size says"
 
-    def _send(self, part: FileSlice) -> None:
+    def _send(self, part: FileRange) -> None:
         upload_id, crc64 = self._uploads[-1][1], self._part_crc64
         self._parts.append(self._store.upload_part(self._key, upload_id, 1, part, crc64))
 
@@ -274,8 +274,8 @@ class LiveProbes:
                 break
             self._completed(self._copy, upload_id, [part], _SIZE, crc64nvme(self._body))
             if self._store.get(self._copy) != self._body:
-                said = "the object differs from the part that was copied"
-                return fail("store", "copy a part", said, NO_STORE)
+                text = "the object differs from the part that was copied"
+                return fail("store", "copy a part", text, NO_STORE)
             without = f" ({told})" if told else ""
             return "done" if crc64 else f"only into an upload without a checksum{without}"
         hint = "full chunks are uploaded again when a binlog is closed"

@@ -181,11 +181,11 @@ def causes(rows: Iterable[Row]) -> list[Row]:
                 continue
             what = (row.hint, row.paste) if row.hint else (row.found,)
             group = groups.setdefault((row.part, *what), [])
-            if group and row.name in {one.name for one in group}:
+            if group and row.name in {other.name for other in group}:
                 group = groups.setdefault((row.part, row.found), [])
             group.append(row)
         for first, *others in groups.values():
-            also = f"; also: {', '.join(one.name for one in others)}" if others else ""
+            also = f"; also: {', '.join(other.name for other in others)}" if others else ""
             found.append(replace(first, found=f"{first.found}{also}"))
     return found
 

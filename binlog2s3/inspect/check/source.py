@@ -110,7 +110,7 @@ class SourceCheck:
         release = ServerVersion(str(row["version"]))
         self._account = SourceAccount(release=release, name=str(row["account"]))
         yield ok("server", "reachable", f"{login.address}, as {self._account.name}")
-        status = {str(one["Variable_name"]): str(one["Value"]) for one in rows}
+        status = {str(each["Variable_name"]): str(each["Value"]) for each in rows}
         self._has_tls = bool(status.get("Ssl_cipher"))
         yield _tls_row(login, status)
         yield from key_rows(login, status)
@@ -382,7 +382,7 @@ def _roles(server: Server) -> str:
         given = [re.match(r"GRANT (.+?) TO ", grant) for grant in _grants(server)]
     except SourceError:
         return ""
-    return ", ".join(one[1] for one in given if one is not None and " ON " not in one[1])
+    return ", ".join(grant[1] for grant in given if grant is not None and " ON " not in grant[1])
 
 
 def key_rows(login: Login, status: Mapping[str, str]) -> Iterator[Row]:

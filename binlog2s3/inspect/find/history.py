@@ -14,9 +14,9 @@ from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.facts import BinlogId, Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import TwoPhase
+from binlog2s3.binlog.executed import domain_of, is_in, repeated_upto
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import domain_of, is_in, repeated_upto
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, FoundPhase, WantedGtids
@@ -112,10 +112,10 @@ class SearchedHistory:
         before = list(filter(None, map(self._held, range(line_part))))
         shared = self.route.line_part(number).begin if self._is_shared(number) else 0
 
-        def double(one: Transaction) -> bool:
-            gtid = one.gtid
+        def double(transaction: Transaction) -> bool:
+            gtid = transaction.gtid
             if gtid is None:
-                return one.end <= shared
+                return transaction.end <= shared
             return any(
                 is_in(upto, gtid) and not (since is not None and is_in(since, gtid))
                 for upto, since in before
@@ -135,11 +135,11 @@ class SearchedHistory:
         except ArchiveError:
             return lambda _: False
 
-        def double(one: Transaction) -> bool:
-            if repeated is None or not repeated.has(number, one):
+        def double(transaction: Transaction) -> bool:
+            if repeated is None or not repeated.has(number, transaction):
                 return False
-            begin = since.get(domain_of(one.gtid), 0) if one.gtid is not None else 0
-            return (number, one.end) > (first, begin)
+            begin = since.get(domain_of(transaction.gtid), 0) if transaction.gtid is not None else 0
+            return (number, transaction.end) > (first, begin)
 
         return double
 
@@ -160,8 +160,8 @@ class SearchedHistory:
         """Whether it is the first of its part, and the part before has one of its name."""
         if number == 0:
             return False
-        before, one = self.route.binlogs[number - 1 : number + 1]
-        return before.line_part != one.line_part and before.name == one.name
+        before, this = self.route.binlogs[number - 1 : number + 1]
+        return before.line_part != this.line_part and before.name == this.name
 
     def _find_held(self, line_part: int) -> "_Held | None":
         """GTIDs of a part: all up to its cut, and those executed before its first binlog.
@@ -169,7 +169,9 @@ class SearchedHistory:
         None if the part has gaps: a later part may have what is missing in it.
         """
         cut = self.route.line.parts[line_part].cut
-        numbers = [n for n, one in enumerate(self.route.binlogs) if one.line_part == line_part]
+        numbers = [
+            n for n, binlog in enumerate(self.route.binlogs) if binlog.line_part == line_part
+        ]
         if cut is None or not cut.gtid_set or not numbers:
             return None
         if any(self.route.binlogs[n].broken for n in numbers[1:]):
@@ -201,7 +203,7 @@ class OtherPhases:
         self._kept: OrderedDict[tuple[int, int], tuple[list[FoundPhase], bool]] = OrderedDict()
         self._count = 0
 
-    def other(self, span: Span, one: Transaction, phase: TwoPhase) -> FoundPhase | None:
+    def other(self, span: Span, transaction: Transaction, phase: TwoPhase) -> FoundPhase | None:
         """The other phase of a transaction in a span; None if it is not found."""
         forward, left = phase.phase == "prepare", SIGHT
         for number, place in self._from(span, forward=forward):
@@ -215,7 +217,7 @@ class OtherPhases:
             is_own = place.begin == span.begin and place.known.name == span.known.name
             for found in phases if forward else reversed(phases):
                 at = found.transaction.begin
-                if is_own and (at <= one.begin if forward else at >= one.begin):
+                if is_own and (at <= transaction.begin if forward else at >= transaction.begin):
                     continue
                 if found.two_phase.name in (phase.name, None):
                     is_first = found.two_phase.phase == "prepare"
@@ -229,10 +231,10 @@ class OtherPhases:
         """The span and those after it, or before it, up to where history is broken."""
         number = self._numbers[span.known.lineage.id, span.known.name]
         spans = self._line.spans(number)
-        own = [one.begin for one in spans].index(span.begin)
+        own = [other.begin for other in spans].index(span.begin)
         spans = spans[own:] if forward else spans[: own + 1]
         while True:
-            yield from ((number, one) for one in (spans if forward else reversed(spans)))
+            yield from ((number, other) for other in (spans if forward else reversed(spans)))
             later = number + 1 if forward else number
             number += 1 if forward else -1
             if number not in self._searched or self._line.route.binlogs[later].broken:
@@ -259,7 +261,7 @@ class OtherPhases:
             blocks=self._blocks,
             wanted=Criteria(),
             rules=phase_rules(),
-            keep=lambda one: not is_duplicate(one),
+            keep=lambda transaction: not is_duplicate(transaction),
             newest_first=False,
         )
         return searcher.phases(span)

@@ -14,9 +14,9 @@ from uuid import UUID
 from binlog2s3.archive.facts import BinlogId, Facts, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
+from binlog2s3.binlog.executed import ExactGtids
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, mariadb_gtid
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.binlog.place import ExactGtids
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import database_name, table_name
@@ -224,9 +224,9 @@ def drops_foreign_key(statement: Statement) -> bool:
     Another engine drops them all (MariaDB).
     """
     return statement.word == "ALTER" and any(
-        (one == "DROP" and other in ("FOREIGN", "CONSTRAINT"))
-        or (one == "ENGINE" and other != "INNODB")
-        for one, other in pairwise([*statement.clear.keywords(), ""])
+        (word == "DROP" and other in ("FOREIGN", "CONSTRAINT"))
+        or (word == "ENGINE" and other != "INNODB")
+        for word, other in pairwise([*statement.clear.keywords(), ""])
     )
 
 
@@ -261,8 +261,8 @@ def needles_of(tables: Tables) -> tuple[bytes, ...]:
     """
     found: dict[bytes, None] = {}
     for db, table in tables.pairs:
-        for one, other in ((db, table), (db.lower(), table.lower())):
-            needle = _packed_name(one) + (b"" if table == "*" else _packed_name(other))
+        for db_name, other in ((db, table), (db.lower(), table.lower())):
+            needle = _packed_name(db_name) + (b"" if table == "*" else _packed_name(other))
             found[needle] = None
     return tuple(found)
 
@@ -324,7 +324,7 @@ class WantedGtids:
         if isinstance(added, GtidSet):
             return bool(added & self._exact.mysql)
         of_mariadb = added_gtids(known)
-        return any(of_mariadb.may_have(one) for one in self._single)
+        return any(of_mariadb.may_have(gtid) for gtid in self._single)
 
 
 def _within(runs: tuple[Interval, ...], number: int) -> bool:

@@ -154,23 +154,23 @@ class SpanSearcher:
             if kept is not None:
                 data = b"".join(self._bytes(kept, offsets.start, offsets.stop))
             transactions = self._scan(span, opened, data, offsets)
-            for one in reversed(transactions) if self.newest_first else transactions:
+            for transaction in reversed(transactions) if self.newest_first else transactions:
                 # each row takes at least one byte
-                if one.end - one.begin < least or not self.keep(one):
+                if transaction.end - transaction.begin < least or not self.keep(transaction):
                     continue
-                if marks is not None and not _has(marks, one):
+                if marks is not None and not _has(marks, transaction):
                     continue
                 own = (
                     None
                     if data is None
-                    else data[one.begin - offsets.start : one.end - offsets.start]
+                    else data[transaction.begin - offsets.start : transaction.end - offsets.start]
                 )
-                content, match, link = self._match(span, opened, own, one)
+                content, match, link = self._match(span, opened, own, transaction)
                 if match.found:
                     yield Hit(
                         lineage=span.known.lineage.id,
                         binlog=span.known.name,
-                        transaction=one,
+                        transaction=transaction,
                         content=content,
                         match=match,
                         link=link,
@@ -192,20 +192,25 @@ class SpanSearcher:
                 "records no such damage",
                 hint="run `mysqlbinlog --verify-binlog-checksum` on the object to see more",
             ) from error
-        return [_whole(one, damaged) for one in transactions]
+        return [_whole(transaction, damaged) for transaction in transactions]
 
     def _match(
-        self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction
+        self, span: Span, opened: "_Opened", data: bytes | None, transaction: Transaction
     ) -> tuple[Content, Match, PhaseLink | None]:
         """What a transaction does, and whether it matches. `data` are its bytes, if in memory."""
         matcher = Matcher(self.wanted)
-        content = self._read(span.known, opened, data, one, matcher)
+        content = self._read(span.known, opened, data, transaction, matcher)
         if content.two_phase is None or self.other is None:
             return content, matcher.match(content), None
-        return self._linked(span, one, content, content.two_phase, matcher)
+        return self._linked(span, transaction, content, content.two_phase, matcher)
 
     def _linked(
-        self, span: Span, one: Transaction, content: Content, phase: TwoPhase, matcher: Matcher
+        self,
+        span: Span,
+        transaction: Transaction,
+        content: Content,
+        phase: TwoPhase,
+        matcher: Matcher,
     ) -> tuple[Content, Match, PhaseLink | None]:
         """Like `_match`, for one phase of what has two; uses the other phase, if it is found.
 
@@ -216,7 +221,7 @@ class SpanSearcher:
         stands_for_rows = phase.phase == "commit" and not phase.is_alter and self.wanted.has_rows
         if self.other is None or not (match.found or stands_for_rows):
             return content, match, None
-        other = self.other(span, one, phase)
+        other = self.other(span, transaction, phase)
         if stands_for_rows:
             match = Match(found=True, certain=False)
             if other is not None:
@@ -237,14 +242,14 @@ class SpanSearcher:
         known: Facts,
         opened: "_Opened",
         data: bytes | None,
-        one: Transaction,
+        transaction: Transaction,
         matcher: Matcher,
     ) -> Content:
         """The content of a transaction; the matcher gets its statements."""
         reader = ContentReader(
             opened.form, text_most=TEXT_MOST, looked_most=LOOKED_MOST, on_statement=matcher.take
         )
-        for view in self._all(known, data, one.begin, one.end):
+        for view in self._all(known, data, transaction.begin, transaction.end):
             reader.feed(view)
         return reader.content()
 
@@ -281,13 +286,13 @@ _STATES: dict[Phase, Literal["prepared", "committed", "rolled back"]] = {
 _ALL = FilterRules(meaning=bytes(256))
 
 
-def _has(marks: list[int], one: Transaction) -> bool:
-    at = bisect_left(marks, one.begin)
-    return at < len(marks) and marks[at] < one.end
+def _has(marks: list[int], transaction: Transaction) -> bool:
+    at = bisect_left(marks, transaction.begin)
+    return at < len(marks) and marks[at] < transaction.end
 
 
-def _whole(one: Transaction, damaged: dict[int, int]) -> Transaction:
+def _whole(transaction: Transaction, damaged: dict[int, int]) -> Transaction:
     """Include a damaged GTID event again, without which a transaction seems to have no GTID."""
-    while one.gtid is None and one.begin in damaged:
-        one = replace(one, begin=damaged[one.begin])
-    return one
+    while transaction.gtid is None and transaction.begin in damaged:
+        transaction = replace(transaction, begin=damaged[transaction.begin])
+    return transaction

@@ -182,8 +182,8 @@ class Prefilter:
         """At least one offset in each transaction that must be read, in order."""
         if not self.rules.both:
             return sorted({*self.marks, *self.named, *self.rows})
-        named = {bisect_right(self.starts, one) for one in self.named}
-        rows = [one for one in self.rows if bisect_right(self.starts, one) in named]
+        named = {bisect_right(self.starts, offset) for offset in self.named}
+        rows = [offset for offset in self.rows if bisect_right(self.starts, offset) in named]
         return sorted({*self.marks, *rows})
 
     def feed(self, data: bytes) -> None:

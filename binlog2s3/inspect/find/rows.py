@@ -81,13 +81,15 @@ class RowPrinter:
 
     def _span(self, hit: Hit) -> Span | None:
         """Where the rows are: of an XA COMMIT, in the XA PREPARE; None if that was not found."""
-        one, link = hit.transaction, hit.link
+        transaction, link = hit.transaction, hit.link
         if link is not None and link.two_phase.phase == "commit" and not link.two_phase.is_alter:
             other = link.other
             return (
                 Span(other.known, other.transaction.begin, other.transaction.end) if other else None
             )
-        return Span(self.snapshot.known(hit.lineage, hit.binlog), one.begin, one.end)
+        return Span(
+            self.snapshot.known(hit.lineage, hit.binlog), transaction.begin, transaction.end
+        )
 
     def _rows(self, span: Span, shown: ShownRows) -> Iterator[Row]:
         known = span.known

@@ -82,7 +82,11 @@ class TransactionSearch:
         if not query.everywhere:
             return [self._line(query.lineage or snapshot.current)]
         flavours = {flavour_of(parse_gtids(text)) for text in query.gtids}
-        fitting = (one.id for one in snapshot.lineages if not flavours or one.flavour in flavours)
+        fitting = (
+            lineage.id
+            for lineage in snapshot.lineages
+            if not flavours or lineage.flavour in flavours
+        )
         ids = sorted(fitting, reverse=newest)
         return [self._line(id_, alone=True) for id_ in ids]
 
@@ -90,13 +94,15 @@ class TransactionSearch:
         route = Route(self._snapshot, tip)
         last = len(route.line.parts) - 1
         flavour = route.line.parts[-1].lineage.flavour
-        numbers = [n for n, one in enumerate(route.binlogs) if not alone or one.line_part == last]
+        numbers = [
+            n for n, binlog in enumerate(route.binlogs) if not alone or binlog.line_part == last
+        ]
         if self._query.since is not None:
             first = _number_of(route, numbers, self._query.since)
-            numbers = [one for one in numbers if one >= first]
+            numbers = [number for number in numbers if number >= first]
         if self._query.until is not None:
             last = _number_of(route, numbers, self._query.until)
-            numbers = [one for one in numbers if one <= last]
+            numbers = [number for number in numbers if number <= last]
         if self._query.order == "newest":
             numbers.reverse()
         return SearchedHistory(
@@ -158,9 +164,9 @@ class TransactionSearch:
 
         def data() -> Iterator[memoryview | ArchiveError]:
             for number in span.numbers:
-                one = first if number == span.numbers[0] else next(ahead)
-                assert one is not None  # noqa: S101 - as the plan has it
-                yield one
+                block = first if number == span.numbers[0] else next(ahead)
+                assert block is not None  # noqa: S101 - as the plan has it
+                yield block
                 begin, end = number * BLOCK_SIZE, (number + 1) * BLOCK_SIZE
                 self._done(min(end, span.end) - max(begin, span.begin))
 
@@ -168,10 +174,10 @@ class TransactionSearch:
             yield from searcher.search(span, data(), lost)
         except ArchiveError as error:
             lost.append((span, error))
-        for one, why in lost:
+        for unread, why in lost:
             self._warn(
-                f"not searched: bytes {one.begin} to {one.end} of {one.known.name} of "
-                f"{one.known.lineage.id}: {why}"
+                f"not searched: bytes {unread.begin} to {unread.end} of {unread.known.name} of "
+                f"{unread.known.lineage.id}: {why}"
             )
 
     def _fetch(self, known: Facts, number: int) -> memoryview | ArchiveError:
@@ -189,7 +195,7 @@ class TransactionSearch:
         for place, number in enumerate(line.numbers):
             if not at_once:
                 at_once = line.numbers[place : place + _BATCH]
-                wanted = {one for one in at_once if self._is_wanted(line, one)}
+                wanted = {each for each in at_once if self._is_wanted(line, each)}
                 line.load(sorted(wanted))
             at_once.remove(number)
             if self._query.order == "newest":
@@ -246,7 +252,7 @@ class TransactionSearch:
             yield partial(self._pass, size)
             return
         yield partial(self._enter, known, searcher, self._counts_of(line, number))
-        spans = [one for one in line.spans(number) if self._query.is_at(one.begin, one.end)]
+        spans = [span for span in line.spans(number) if self._query.is_at(span.begin, span.end)]
         yield from reversed(spans) if self._query.order == "newest" else spans
         yield partial(self._done, size - sum(span.size for span in spans))
 
@@ -261,12 +267,16 @@ class TransactionSearch:
         query, named = self._query, line.named
         is_duplicate = line.duplicates(number)
 
-        def counts(one: Transaction) -> bool:
+        def counts(transaction: Transaction) -> bool:
             return (
-                query.in_time(one.commit_us, one.commit_us, exact=one.commit_exact)
-                and query.is_at(one.begin, one.end)
-                and (named is None or (one.gtid is not None and named.has(one.gtid)))
-                and not is_duplicate(one)
+                query.in_time(
+                    transaction.commit_us, transaction.commit_us, exact=transaction.commit_exact
+                )
+                and query.is_at(transaction.begin, transaction.end)
+                and (
+                    named is None or (transaction.gtid is not None and named.has(transaction.gtid))
+                )
+                and not is_duplicate(transaction)
             )
 
         return counts

@@ -141,13 +141,13 @@ class TextOutput:
         self.found += 1
         if len(self._first) < _COMMANDS:
             self._first.append(hit)
-        one = hit.transaction
-        self._newest_us = max(self._newest_us, one.commit_us)
-        when = (iso_text if one.commit_exact else moment_text)(one.commit_us)
-        where = f"{hit.binlog}:{one.begin}"
+        transaction = hit.transaction
+        self._newest_us = max(self._newest_us, transaction.commit_us)
+        when = (iso_text if transaction.commit_exact else moment_text)(transaction.commit_us)
+        where = f"{hit.binlog}:{transaction.begin}"
         if self.query.everywhere:
             where += f"  {hit.lineage}"
-        head = f"{when}  {one.gtid or 'no GTID'}  {where}"
+        head = f"{when}  {transaction.gtid or 'no GTID'}  {where}"
         self.page.line(head, "green" if hit.match.certain else "yellow")
         if why := _why_uncertain(hit):
             self.page.line(why, "yellow", indent=4)
@@ -209,7 +209,7 @@ class TextOutput:
             page.line("on the live server, take it back (add the --target-... options):")
             for words in filter(None, undos):
                 page.line(f"  {shlex.join(words)}")
-        gtids = [one.transaction.gtid for one in self._first if one.transaction.gtid is not None]
+        gtids = [hit.transaction.gtid for hit in self._first if hit.transaction.gtid is not None]
         is_mariadb = not all(map(_names_one, gtids))
         why = ", by its place, as a MariaDB's GTID may have been used twice" if is_mariadb else ""
         add = "(add --mysqld and --data-dir; `pitr` does it with one that you restored):"
@@ -288,9 +288,9 @@ def _link_text(link: PhaseLink) -> str:
     """One phase of what has two in words, and the other phase."""
     other, phase = "", link.two_phase.phase
     if link.other is not None:
-        one = link.other.transaction
-        place = one.gtid or f"{link.other.known.name}:{one.begin}"
-        other = f"{place} at {iso_text(one.commit_us)}"
+        transaction = link.other.transaction
+        place = transaction.gtid or f"{link.other.known.name}:{transaction.begin}"
+        other = f"{place} at {iso_text(transaction.commit_us)}"
     if isinstance(link.two_phase.name, AlterName):
         return _alter_text(link, link.two_phase.name, other)
     if phase == "prepare":
@@ -358,18 +358,18 @@ class GtidOutput:
 
     def hit(self, hit: Hit) -> None:
         """Print one transaction. Raises ArchiveError if it has no GTID, or is not certain."""
-        one = hit.transaction
-        if one.gtid is None:
+        transaction = hit.transaction
+        if transaction.gtid is None:
             raise ArchiveError(
-                f"the transaction at {hit.binlog}:{one.begin} has no GTID",
-                hint=f"--to-position {hit.binlog}:{one.begin} of `pitr` is just before it",
+                f"the transaction at {hit.binlog}:{transaction.begin} has no GTID",
+                hint=f"--to-position {hit.binlog}:{transaction.begin} of `pitr` is just before it",
             )
         if why := _why_uncertain(hit):
             raise ArchiveError(
-                f"{one.gtid}: {why}",
+                f"{transaction.gtid}: {why}",
                 hint="look at it with the same command without --print, and pass it by hand",
             )
-        print(one.gtid, file=self.out)
+        print(transaction.gtid, file=self.out)
         self.found += 1
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
@@ -432,7 +432,9 @@ class JsonOutput:
             "hit": hit,
             "xa": None if is_alter else link,
             "alter": link if is_alter else None,
-            "changes": [{"change": one, "matched": one in matched} for one in hit.content.changes],
+            "changes": [
+                {"change": change, "matched": change in matched} for change in hit.content.changes
+            ],
             "pitr": shlex.join(before_words("pitr", hit, self.context, self.query)),
             "undo": shlex.join(undo_words(hit, self.context, self.query)),
         }
@@ -542,7 +544,7 @@ class PrintedHit(Printed):
 
 
 def _values(values: Sequence[Value]) -> dict[str, str | None]:
-    return {one.column: None if one.text == "NULL" else one.text for one in values}
+    return {value.column: None if value.text == "NULL" else value.text for value in values}
 
 
 def _before(row: Row) -> dict[str, str | None] | None:

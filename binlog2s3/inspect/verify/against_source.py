@@ -37,7 +37,7 @@ class SourceComparison:
         self._newest = listed[-1].name if listed else None
         inventory = take_inventory(self._context.store, self._context.layout)
         uuid = facts.uuid.lower()
-        ours = [one for one in self._lineages if one.server_uuid.lower() == uuid]
+        ours = [lineage for lineage in self._lineages if lineage.server_uuid.lower() == uuid]
         current = current_of(self._lineages, inventory.turn)
         if not ours:
             text = (
@@ -46,7 +46,7 @@ class SourceComparison:
             )
             self._context.defect("source-is-another", self._context.layout.archive, text)
             return self._compared(facts.uuid, listed, [], [], [])
-        if all(one.id != current for one in ours):
+        if all(lineage.id != current for lineage in ours):
             self._context.report.notes.append(
                 f"the server {facts.uuid} is not the one that was streamed last; it is compared "
                 f"with {ours[-1].id}"
@@ -89,13 +89,13 @@ class SourceComparison:
             inventory.objects(lineage.id),
             self._context.layout.binlog(lineage.id, row.name),
         )
-        there = objects.binlogs.get(row.name)
-        if there is not None:
+        info = objects.binlogs.get(row.name)
+        if info is not None:
             # an open binlog may have grown and been archived meanwhile
-            if there.size == row.size or (row.name == self._newest and there.size > row.size):
+            if info.size == row.size or (row.name == self._newest and info.size > row.size):
                 agree.append((lineage, row))
             else:
-                text = f"it has {there.size} bytes, the source's {row.name} has {row.size}"
+                text = f"it has {info.size} bytes, the source's {row.name} has {row.size}"
                 self._context.defect("source-differs", key, text, lineage.id, row.name)
             return
         size = objects.chunks_of(row.name).end
@@ -113,8 +113,8 @@ class SourceComparison:
 
     def _is_left(self, lineage: Lineage, name: BinlogName) -> bool:
         """Whether another lineage continues from here or before: what follows is a dead branch."""
-        for one in self._lineages:
-            origin = one.parent
+        for other in self._lineages:
+            origin = other.parent
             if origin is None or origin.lineage != lineage.id:
                 continue
             if origin.binlog is None or origin.binlog <= name:

@@ -7,7 +7,7 @@ show this, --deep reads up to the point.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from binlog2s3.archive.documents import EntryRow, Lineage, Parent
@@ -25,7 +25,7 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import brief, us_of
-from binlog2s3.inspect.verify.report import Interval, RecordedGap
+from binlog2s3.inspect.verify.report import Interval, Kind, RecordedGap
 from binlog2s3.server.version import ServerVersion
 
 
@@ -47,21 +47,25 @@ def _after(binlog: Binlog | Facts) -> Gtids | None:
     return binlog.gtids_after if isinstance(binlog, Facts) else None
 
 
-def break_before(other: Binlog | Facts, one: Binlog | Facts) -> Break | None:
+def break_before(other: Binlog | Facts, before: Binlog | Facts) -> Break | None:
     """Why a binlog does not follow the one before it; None if nothing shows a break.
 
     That GTIDs are missing in one with damaged bytes is no defect: they are in those.
     """
-    if isinstance(one, Facts) and isinstance(other, Facts):
-        found = break_between(one, other)
-        if found is not None and found.kind == "gtids" and one.damaged:
-            return break_between(replace(one, gtids_before=None), other)
+    if isinstance(before, Facts) and isinstance(other, Facts):
+        found = break_between(before, other)
+        if found is not None and found.kind == "gtids" and before.damaged:
+            return break_between(replace(before, gtids_before=None), other)
         return found
-    return None if one.ended else Break(kind="unfinished", text=f"{one.name} is not whole")
+    return None if before.ended else Break(kind="unfinished", text=f"{before.name} is not whole")
 
 
 class Intervals:
-    """Collects the intervals of one lineage; the last one of `found` may be without an end."""
+    """Collects the intervals of one lineage; the last one of `found` may be without an end.
+
+    What `history.extent` groups when all binlogs are known, one after the other: breaks are those
+    of `break_between` and `missing_binlogs`, and what the walk itself finds wrong. Only sums stay.
+    """
 
     def __init__(self) -> None:
         self.found: list[Interval] = []
@@ -153,25 +157,29 @@ def along(
     """
     parts = {
         line_part.lineage.id: [
-            _within(line_part, one, cuts)
-            for one in intervals.get(line_part.lineage.id, ())
-            if line_part.holds(one.first)
+            _within(line_part, interval, cuts)
+            for interval in intervals.get(line_part.lineage.id, ())
+            if line_part.holds(interval.first)
         ]
         for line_part in line.parts
     }
-    there = [one for line_part in line.parts for one in parts[line_part.lineage.id]]
-    binlogs = [*line_binlogs(line, lambda id_: [one.first for one in parts[id_]], lambda *_: False)]
+    held = [interval for line_part in line.parts for interval in parts[line_part.lineage.id]]
+    binlogs = [
+        *line_binlogs(
+            line, lambda id_: [interval.first for interval in parts[id_]], lambda *_: False
+        )
+    ]
 
     def broken(number: int) -> str:
-        before = there[number - 1]
+        before = held[number - 1]
         line_part = line.parts[binlogs[number - 1].line_part]
         return before.why or cut_is_missing(line_part, before.last, before.last_offset)
 
     found: list[Interval] = []
-    for one in extent(binlogs, broken):
-        merged = reduce(_merged, there[one.first : one.last + 1])
-        if one.why_it_ends and not merged.why:
-            line_part = line.parts[binlogs[one.last + 1].line_part]
+    for run in extent(binlogs, broken):
+        merged = reduce(_merged, held[run.first : run.last + 1])
+        if run.why_it_ends and not merged.why:
+            line_part = line.parts[binlogs[run.last + 1].line_part]
             missing = line_part.missing if line_part.missing != "unknown" else ""
             why = (
                 f"missing: {missing}"
@@ -184,27 +192,27 @@ def along(
 
 
 def _within(
-    line_part: LinePart, one: Interval, cuts: Mapping[tuple[str, str], Binlog | Facts]
+    line_part: LinePart, interval: Interval, cuts: Mapping[tuple[str, str], Binlog | Facts]
 ) -> Interval:
     """The part of a lineage's interval that belongs to a line."""
     name = line_part.cut.binlog if line_part.cut is not None else None
-    if line_part.cut is None or name is None or not one.first <= name <= one.last:
-        return one
+    if line_part.cut is None or name is None or not interval.first <= name <= interval.last:
+        return interval
     facts = cuts.get((line_part.lineage.id, str(name)))
     short = "" if facts is None else cut_is_missing(line_part, name, facts.size)
-    return _until(one, line_part.cut, name, facts, short)
+    return _until(interval, line_part.cut, name, facts, short)
 
 
 def _until(
-    one: Interval, cut: Parent, name: BinlogName, facts: Binlog | Facts | None, short: str
+    interval: Interval, cut: Parent, name: BinlogName, facts: Binlog | Facts | None, short: str
 ) -> Interval:
     """An interval up to a cut in its binlog `name`; `short`: why the bytes do not reach it."""
-    to_us = one.to_us
-    if name < one.last or facts is None or cut.offset < facts.size:
+    to_us = interval.to_us
+    if name < interval.last or facts is None or cut.offset < facts.size:
         to_us = facts.least_commit_us if isinstance(facts, Facts) else None
     if facts is not None and cut.offset >= facts.size:
-        to_us = one.to_us
-        if name != one.last:
+        to_us = interval.to_us
+        if name != interval.last:
             to_us = facts.reached_us if isinstance(facts, Facts) else None
     untimed = ""
     if to_us is None:
@@ -212,30 +220,30 @@ def _until(
         if isinstance(facts, Binlog):
             untimed = _untimed(facts)
     return replace(
-        one,
+        interval,
         last=name,
         last_offset=facts.size if short and facts is not None else cut.offset,
         to_us=to_us,
         untimed=untimed,
         gtids_after=_text(_after(facts)) if short and facts is not None else cut.gtid_set or None,
-        binlogs=name.number - one.first.number + 1,
+        binlogs=name.number - interval.first.number + 1,
         why=short,
     )
 
 
-def _merged(one: Interval, other: Interval) -> Interval:
-    times = [us for us in (one.to_us, other.to_us) if us is not None]
+def _merged(interval: Interval, other: Interval) -> Interval:
+    times = [us for us in (interval.to_us, other.to_us) if us is not None]
     return replace(
         other,
-        lineage=one.lineage,
-        first=one.first,
-        from_us=one.from_us,
+        lineage=interval.lineage,
+        first=interval.first,
+        from_us=interval.from_us,
         to_us=max(times, default=None),
         untimed="" if times else other.untimed,
-        gtids_before=one.gtids_before,
-        binlogs=one.binlogs + other.binlogs,
-        size=one.size + other.size,
-        transactions=one.transactions + other.transactions,
+        gtids_before=interval.gtids_before,
+        binlogs=interval.binlogs + other.binlogs,
+        size=interval.size + other.size,
+        transactions=interval.transactions + other.transactions,
     )
 
 
@@ -243,14 +251,6 @@ GtidsAt = Callable[[str, BinlogName, int], Gtids | str | None]
 """The GTIDs executed at an offset, by the binlog's bytes; a text: why the offset is wrong.
 
 None if not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParentProblem:
-    """What is wrong with a lineage's parent; `missing`: the parent is not there."""
-
-    text: str
-    missing: bool = False
 
 
 def own_problems(lineage: Lineage) -> Iterator[str]:
@@ -277,7 +277,7 @@ def gap_of(lineage: Lineage) -> RecordedGap | None:
     return RecordedGap(
         kind=origin.join,
         lineage=lineage.id,
-        text=f"between {origin.place} and {lineage.id}: {why}",
+        text=f"between {origin.point} and {lineage.id}: {why}",
         missing=origin.missing,
     )
 
@@ -287,27 +287,36 @@ def parent_problems(
     lineages: Mapping[str, Lineage],
     facts: Mapping[tuple[str, str], Binlog | Facts],
     gtids_at: GtidsAt | None,
-) -> Iterator[ParentProblem]:
+) -> Iterator[tuple[Kind, str]]:
     """What is wrong with the parent of a lineage. `facts` are of the binlogs that parents name."""
     origin = child.parent
     if origin is None:
         return
-    parent = lineages.get(origin.lineage)
-    if parent is None:
-        yield ParentProblem(
-            f"it continues from {origin.place}, but that lineage is missing", missing=True
-        )
+    if (parent := lineages.get(origin.lineage)) is None:
+        yield "parent-missing", f"it continues from {origin.point}, but that lineage is missing"
         return
+    for text in _parent_lies(child, parent, origin, lineages, facts, gtids_at):
+        yield "parent-lies", text
+
+
+def _parent_lies(
+    child: Lineage,
+    parent: Lineage,
+    origin: Parent,
+    lineages: Mapping[str, Lineage],
+    facts: Mapping[tuple[str, str], Binlog | Facts],
+    gtids_at: GtidsAt | None,
+) -> Iterator[str]:
     if parent.flavour != child.flavour:
-        yield ParentProblem(f"its parent {parent.id} is {parent.flavour}, it is {child.flavour}")
+        yield f"its parent {parent.id} is {parent.flavour}, it is {child.flavour}"
         return
     if _leads_back(child, lineages):
-        yield ParentProblem("its parents lead back to it")
+        yield "its parents lead back to it"
         return
     try:
         executed = parse(origin.gtid_set, child.flavour) if origin.gtid_set else None
     except ValueError as error:
-        yield ParentProblem(f"parent.gtid_set: {brief(error)}")
+        yield f"parent.gtid_set: {brief(error)}"
         return
     is_pruned = origin.binlog is not None and parent.is_below_floor(origin.binlog)
     if not is_pruned or (origin.lineage, str(origin.binlog)) in facts:
@@ -331,59 +340,50 @@ def _place_problems(
     facts: Mapping[tuple[str, str], Binlog | Facts],
     executed: Gtids | None,
     gtids_at: GtidsAt | None,
-) -> Iterator[ParentProblem]:
+) -> Iterator[str]:
     """Whether the parent's binlog reaches the offset, and has executed these GTIDs there."""
     if origin.binlog is None:
         if origin.offset:
-            yield ParentProblem(f"parent.offset is {origin.offset} without a binlog")
+            yield f"parent.offset is {origin.offset} without a binlog"
         return
-    there = facts.get((origin.lineage, str(origin.binlog)))
-    if there is None:
-        yield ParentProblem(f"it continues from {origin.place}, but that binlog is missing")
+    binlog = facts.get((origin.lineage, str(origin.binlog)))
+    if binlog is None:
+        yield f"it continues from {origin.point}, but that binlog is missing"
         return
-    if not 0 < origin.offset <= there.size:
-        yield ParentProblem(
-            f"it continues from {origin.place}, but only {there.size} bytes are there"
-        )
+    if not 0 < origin.offset <= binlog.size:
+        yield f"it continues from {origin.point}, but only {binlog.size} bytes are there"
         return
     if gtids_at is not None:
         found = gtids_at(origin.lineage, origin.binlog, origin.offset)
         if isinstance(found, str):
-            yield ParentProblem(f"it continues from {origin.place}: {found}")
+            yield f"it continues from {origin.point}: {found}"
         elif executed is not None and found is not None and found != executed:
-            yield ParentProblem(
-                f"parent.gtid_set is {brief(executed)}, executed there is {brief(found)}"
-            )
+            yield f"parent.gtid_set is {brief(executed)}, executed there is {brief(found)}"
         if found is not None:
             return
     if executed is not None:
-        yield from _gtid_problems(origin, there, executed)
+        yield from _gtid_problems(origin, binlog, executed)
 
 
-def _gtid_problems(
-    origin: Parent, there: Binlog | Facts, executed: Gtids
-) -> Iterator[ParentProblem]:
+def _gtid_problems(origin: Parent, binlog: Binlog | Facts, executed: Gtids) -> Iterator[str]:
     """Whether these GTIDs can have been executed at the parent's point, by the binlog's entry."""
-    before, after = _before(there), _after(there)
+    before, after = _before(binlog), _after(binlog)
     if before is None or after is None:
         return
-    if there.ended and origin.offset == there.size:
-        if executed != after and isinstance(there, Facts) and not there.anonymous:
-            text = f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
-            yield ParentProblem(text)
+    if binlog.ended and origin.offset == binlog.size:
+        if executed != after and isinstance(binlog, Facts) and not binlog.anonymous:
+            yield f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
     elif isinstance(executed, GtidSet) and not (before <= executed <= after):
-        yield ParentProblem(
+        yield (
             f"parent.gtid_set is {brief(executed)}, within {origin.binlog} it is from "
             f"{brief(before)} to {brief(after)}"
         )
 
 
-def _join_problems(
-    child: Lineage, origin: Parent, executed: Gtids | None
-) -> Iterator[ParentProblem]:
+def _join_problems(child: Lineage, origin: Parent, executed: Gtids | None) -> Iterator[str]:
     """Whether what the join calls missing is missing."""
     if origin.join == "exact" and origin.missing:
-        yield ParentProblem(f"parent.join is exact, and parent.missing {brief(origin.missing)}")
+        yield f"parent.join is exact, and parent.missing {brief(origin.missing)}"
     if executed is None or not child.gtid_set or origin.join == "unknown":
         return
     try:
@@ -391,20 +391,16 @@ def _join_problems(
     except ValueError:
         return  # reported already
     if origin.join == "exact" and isinstance(before, GtidSet) and not before <= executed:
-        yield ParentProblem(
+        yield (
             f"parent.join is exact, but it begins after {brief(before)}, and its parent's point is "
             f"{brief(executed)}"
         )
     if origin.join == "gap" and before <= executed and not origin.unlogged:
-        yield ParentProblem(
-            f"parent.join is gap, but all of {brief(before)} is executed in its parent"
-        )
+        yield f"parent.join is gap, but all of {brief(before)} is executed in its parent"
     elif origin.join == "gap" and isinstance(before, GtidSet) and isinstance(executed, GtidSet):
         try:
             missing = GtidSet.parse(origin.missing)  # empty if only rows without GTIDs are
         except ValueError:
             return  # binlog names instead of GTIDs
         if missing != before - executed:
-            yield ParentProblem(
-                f"parent.missing is {brief(missing)}, {brief(before - executed)} is missing"
-            )
+            yield f"parent.missing is {brief(missing)}, {brief(before - executed)} is missing"

@@ -95,15 +95,15 @@ class Verifier:
                 hint="a base backup and a server belong to one source",
             )
         for name in names:
-            one = SourceVerifier(config, self._store, self._workers, name, self._outside)
-            if one.is_empty:
+            source = SourceVerifier(config, self._store, self._workers, name, self._outside)
+            if source.is_empty:
                 continue
-            report.sources.append(one.run())
+            report.sources.append(source.run())
             if config.asks:
-                one.report.answer = self._answer(one)
+                source.report.answer = self._answer(source)
             if config.server is not None:
-                self._against_source(one)
-            self.refused = self.refused or one.refused
+                self._against_source(source)
+            self.refused = self.refused or source.refused
         if config.lineage is not None and report.sources:
             self._check_lineage(report)
         if not report.sources:
@@ -120,30 +120,32 @@ class Verifier:
         ]
         return names
 
-    def _answer(self, one: SourceVerifier) -> BackupAnswer:
+    def _answer(self, source: SourceVerifier) -> BackupAnswer:
         config = self._config
         return answer(
-            one.context.snapshot,
+            source.context.snapshot,
             backup=config.from_backup,
             gtid_set=config.from_gtid_set,
             from_lineage=config.from_lineage,
             lineage=config.lineage,
-            defects=one.report.defects,
+            defects=source.report.defects,
         )
 
-    def _against_source(self, one: SourceVerifier) -> None:
+    def _against_source(self, source: SourceVerifier) -> None:
         assert self._config.server is not None  # noqa: S101 - the caller has asked
         login = partial(resolve, self._config.server)
         with Server(login) as server:
-            against = SourceComparison(one.context, one.known_lineages, server, login().address)
-            one.report.compared = against.compare()
+            against = SourceComparison(
+                source.context, source.known_lineages, server, login().address
+            )
+            source.report.compared = against.compare()
 
     def _check_lineage(self, report: Report) -> None:
         wanted = self._config.lineage
         report.sources = [
             source
             for source in report.sources
-            if any(one.lineage.id == wanted for one in source.lineages)
+            if any(lineage.lineage.id == wanted for lineage in source.lineages)
         ]
         if not report.sources:
             raise ArchiveError(
@@ -169,20 +171,20 @@ def answer(
 
     `from_lineage`: the lineage of the backup; `lineage`: the history to follow.
     """
-    said = f"the backup {backup}" if backup is not None else ""
-    said = said or f"a backup that has {gtids_text(gtid_set)}"
+    name = f"the backup {backup}" if backup is not None else ""
+    name = name or f"a backup that has {gtids_text(gtid_set)}"
     warnings: tuple[str, ...] = ()
     try:
-        start, said, warnings = _start(snapshot, backup, gtid_set, lineage)
+        start, name, warnings = _start(snapshot, backup, gtid_set, lineage)
         start = replace(start, lineage=from_lineage)
         if start.base is not None:
             refuse_other_position(start.base, snapshot)
         plan = make(Request(goal=Latest(), start=start, lineage=lineage), snapshot)
     except (ArchiveError, RecoveryError) as error:
-        return BackupAnswer(start=said, why=str(error), hint=error.hint, warnings=warnings)
+        return BackupAnswer(start=name, why=str(error), hint=error.hint, warnings=warnings)
     why = _met(plan, defects)
     return BackupAnswer(
-        start=said,
+        start=name,
         plan=plan,
         why=why,
         hint="fix the defect, or restore a later base backup" if why else "",

@@ -137,8 +137,8 @@ class _BinlogPass:
         for fetched in blocks:
             entry = entry or fetched.entry
             if fetched.number == 0 and entry is not None:
-                for one in entry.damaged:
-                    self._reading.scanner.accept(int(one["begin"]))
+                for damage in entry.damaged:
+                    self._reading.scanner.accept(int(damage["begin"]))
             error = error or fetched.error
             if error is None:
                 self._take(fetched)

@@ -14,16 +14,16 @@ from itertools import pairwise
 from typing import Any
 
 from binlog2s3.archive.ahead import Ahead
-from binlog2s3.archive.blocks import layout_problems, place_problems
+from binlog2s3.archive.blocks import layout_problems, offset_problems
 from binlog2s3.archive.chunks import Chunks, join
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, EntryRow
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks, crc64_of_rest
+from binlog2s3.binlog.executed import is_in
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, mariadb_gtid, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import is_in
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import brief, count_text
 from binlog2s3.inspect.verify.context import LineageContext
@@ -55,7 +55,7 @@ def read_entry(
 def is_sound_without_blocks(entry: EntryRow, name: BinlogName, flavour: Flavour) -> bool:
     """Whether an entry from a page, which has no blocks, has no contradictions."""
     try:
-        if entry.name != name or any(place_problems(entry)):
+        if entry.name != name or any(offset_problems(entry)):
             return False
         return not any(_fact_problems(entry, name, flavour))
     except (KeyError, TypeError, ValueError):
@@ -205,11 +205,12 @@ def _is_among(gtid: str, added: Gtids) -> bool:
 
 
 def _format_problems(entry: EntryRow, flavour: Flavour) -> Iterator[str]:
-    for one in entry.formats:
-        if one["checksum"] not in ("crc32", "none"):
-            yield f"formats has the unknown checksum {brief(one['checksum'])}"
-        if ServerVersion(str(one["server_version"])).flavour != flavour:
-            yield f"formats has server {brief(one['server_version'])}, but the lineage is {flavour}"
+    for form in entry.formats:
+        if form["checksum"] not in ("crc32", "none"):
+            yield f"formats has the unknown checksum {brief(form['checksum'])}"
+        version = form["server_version"]
+        if ServerVersion(version).flavour != flavour:
+            yield f"formats has server {brief(version)}, but the lineage is {flavour}"
 
 
 def differences(entry: Entry, found: Entry) -> list[str]:
@@ -219,7 +220,7 @@ def differences(entry: Entry, found: Entry) -> list[str]:
     is what an older version did not write.
     """
     wrong = []
-    for field in (one.name for one in fields(entry)):
+    for field in (own.name for own in fields(entry)):
         said, is_so = getattr(entry, field), getattr(found, field)
         if field in _NOT_IN_THE_BYTES or said == is_so or (field in _LATER and said is None):
             continue
@@ -307,9 +308,9 @@ class OpenBinlog:
 
     def _check_pairs(self, chunks: Chunks) -> None:
         """Two chunks of one range must not have different checksums."""
-        for one, other in pairwise(sorted(chunks)):
-            if (one.begin, one.end) == (other.begin, other.end):
-                text = f"{one} and {other} have the same range but different bytes"
+        for chunk, other in pairwise(sorted(chunks)):
+            if (chunk.begin, chunk.end) == (other.begin, other.end):
+                text = f"{chunk} and {other} have the same range but different bytes"
                 key = self._context.source.layout.chunk(self._context.lineage.id, self._name, other)
                 self._context.defect("chunk-disagrees", text, self._name, key)
 

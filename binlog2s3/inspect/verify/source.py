@@ -176,7 +176,7 @@ class SourceVerifier:
         lineages = self.known_lineages
         self._current = current_of(lineages, self.context.inventory.turn)
         self.report.tip = tip = self._config.lineage or self._current
-        return line_of(lineages, tip) if any(one.id == tip for one in lineages) else None
+        return line_of(lineages, tip) if any(part.id == tip for part in lineages) else None
 
     def _chosen(self, line: Line | None) -> list[Lineage]:
         if self._config.lineage is None:
@@ -185,7 +185,7 @@ class SourceVerifier:
             {line_part.lineage.id for line_part in line.parts} if line is not None else set()
         )
         wanted = line_parts | {self._config.lineage}
-        return [one for one in self.known_lineages if one.id in wanted]
+        return [lineage for lineage in self.known_lineages if lineage.id in wanted]
 
     # Binlogs
 
@@ -196,12 +196,12 @@ class SourceVerifier:
         strange = set(foreign_names(objects, lineage.first_binlog))
         text = f"it does not belong to a lineage that begins with {lineage.first_binlog}"
         for name in sorted(strange):
-            for there, key in (
+            for listed, key in (
                 (objects.binlogs, context.object_key(name)),
                 (objects.entries, context.entry_key(name)),
                 (objects.chunks, context.chunks_key(name)),
             ):
-                if name in there:
+                if name in listed:
                     self.context.defect("foreign", key, text, lineage.id)
         names = [name for name in objects.all_names if name not in strange]
         if names and names[0] < lineage.first_binlog:
@@ -235,17 +235,21 @@ class SourceVerifier:
         if not self._config.deep:
             return {}
         sizes: dict[str, dict[BinlogName, int]] = {}
-        for one in lineages:
-            there = self.context.inventory.objects(one.id).binlogs
-            sizes[one.id] = {name: there[name].size for name in selected[one.id] if name in there}
+        for lineage in lineages:
+            infos = self.context.inventory.objects(lineage.id).binlogs
+            sizes[lineage.id] = {
+                name: infos[name].size for name in selected[lineage.id] if name in infos
+            }
         narrowed = self._config.last is not None or self._config.since is not None
         backups = self.context.inventory.backups if not narrowed else []
         total = sum(size for each in sizes.values() for size in each.values())
-        total += sum(one.stored.stored_size for one in backups if one.stored is not None)
+        total += sum(backup.stored.stored_size for backup in backups if backup.stored is not None)
         with _reading(total) as advance:
             bad = {
-                one.id: read_all(LineageContext(self.context, one), sizes[one.id], advance)
-                for one in lineages
+                lineage.id: read_all(
+                    LineageContext(self.context, lineage), sizes[lineage.id], advance
+                )
+                for lineage in lineages
             }
             for backup in backups:
                 read_backup(self.context, backup, advance)
@@ -279,7 +283,7 @@ class SourceVerifier:
 
     def _cuts(self, lineage: str) -> set[str]:
         """The binlogs of a lineage from which others continue."""
-        parents = [one.parent for one in self.known_lineages]
+        parents = [lineage.parent for lineage in self.known_lineages]
         return {
             str(p.binlog) for p in parents if p is not None and p.lineage == lineage and p.binlog
         }
@@ -290,7 +294,7 @@ class SourceVerifier:
         self, lineages: Sequence[Lineage], cuts: Mapping[tuple[str, str], Binlog | Facts]
     ) -> None:
         facts = dict(cuts)
-        by_id = {one.id: one for one in self.known_lineages}
+        by_id = {lineage.id: lineage for lineage in self.known_lineages}
         for id_, lineage in by_id.items():  # those excluded by --last, --since
             objects = self.context.inventory.objects(id_)
             for name in map(BinlogName.parse, self._cuts(id_)):
@@ -300,9 +304,8 @@ class SourceVerifier:
                     facts.setdefault((id_, str(name)), known)
         for lineage in lineages:
             at = self._gtids_at if self._config.deep else None
-            for wrong in parent_problems(lineage, by_id, facts, at):
-                kind: Kind = "parent-missing" if wrong.missing else "parent-lies"
-                LineageContext(self.context, lineage).defect(kind, wrong.text)
+            for kind, text in parent_problems(lineage, by_id, facts, at):
+                LineageContext(self.context, lineage).defect(kind, text)
 
     def _gtids_at(self, lineage: str, name: BinlogName, offset: int) -> Gtids | str | None:
         """The GTIDs executed at an offset, by the bytes before it.
@@ -310,7 +313,9 @@ class SourceVerifier:
         A text: why the offset is wrong; None: not known.
         """
         snapshot = self.context.snapshot
-        if any((one.lineage, one.binlog) == (lineage, name) for one in self.report.defects):
+        if any(
+            (defect.lineage, defect.binlog) == (lineage, name) for defect in self.report.defects
+        ):
             return None  # it has a defect, which was reported
         try:
             known = snapshot.known(lineage, name)
@@ -321,9 +326,14 @@ class SourceVerifier:
                     scanner.feed(view)
             if scanner.event_end != offset:
                 return f"no event ends there, the last one before it ends at {scanner.event_end}"
-            those = snapshot.transactions(lineage, name, 0, offset)
+            transactions = snapshot.transactions(lineage, name, 0, offset)
             added = gathered(
-                (one.gtid for one in those if one.gtid and one.end <= offset), known.lineage.flavour
+                (
+                    transaction.gtid
+                    for transaction in transactions
+                    if transaction.gtid and transaction.end <= offset
+                ),
+                known.lineage.flavour,
             )
         except (ArchiveError, DamageError):
             return None
@@ -334,7 +344,7 @@ class SourceVerifier:
         writer, context = self.context.inventory.writer, self.context
         if writer is None or writer.lineage is None or writer.durable is None:
             return
-        name, offset = writer.durable.place
+        name, offset = writer.durable.file_position
         lineage = next((o for o in self.known_lineages if o.id == writer.lineage), None)
         if lineage is None:
             if writer.lineage not in context.inventory.by_lineage:
@@ -344,16 +354,16 @@ class SourceVerifier:
             return
         if lineage.id not in walked or not offset:
             return
-        there = LineageContext(context, lineage)
-        if name in there.objects.binlogs and there.objects.binlogs[name].size < offset:
-            size = there.objects.binlogs[name].size
-            text = f"{size} bytes of {name} are there, {offset} were durable"
-            there.defect("durable-missing", text, name)
-        if name not in there.objects.all_names:
-            info = context.store.head(there.object_key(name))
+        written = LineageContext(context, lineage)
+        objects = written.objects
+        if name in objects.binlogs and objects.binlogs[name].size < offset:
+            text = f"{objects.binlogs[name].size} bytes of {name} are there, {offset} were durable"
+            written.defect("durable-missing", text, name)
+        if name not in objects.all_names:
+            info = context.store.head(written.object_key(name))
             if info is None and not context.catalog.chunks(lineage, name):
                 text = f"{name} is missing, {offset} bytes were durable"
-                there.defect("durable-missing", text, name, there.chunks_key(name))
+                written.defect("durable-missing", text, name, written.chunks_key(name))
 
     # Repairing
 
@@ -376,6 +386,8 @@ class SourceVerifier:
 
     def _mark_repaired(self, key: str) -> None:
         self.report.defects = [
-            replace(one, repaired=True) if (one.kind, one.key) == ("entry-missing", key) else one
-            for one in self.report.defects
+            replace(defect, repaired=True)
+            if (defect.kind, defect.key) == ("entry-missing", key)
+            else defect
+            for defect in self.report.defects
         ]

@@ -56,22 +56,22 @@ def _verdict(report: Report) -> tuple[str, str]:
     if gaps:
         known = f"{count_text(gaps, 'known gap')}, which no recovery crosses"
         words.append(known if defects else f"but {known}")
-    if any(one.answer is not None and not one.answer.possible for one in report.sources):
+    if any(source.answer is not None and not source.answer.possible for source in report.sources):
         words.append("and the base backup cannot be recovered to now")
     style = "bold red" if not report.sound else "bold yellow" if gaps else "bold green"
     return ", ".join(words), style
 
 
 def _left(report: Report) -> list[Defect]:
-    every = [*report.foreign, *(one for source in report.sources for one in source.defects)]
+    every = [*report.foreign, *(defect for source in report.sources for defect in source.defects)]
     return [defect for defect in every if not defect.repaired]
 
 
 def _looked_text(report: Report) -> str:
     seconds = max(report.seconds, 0.001)
-    looked = sum(one.looked_at for source in report.sources for one in source.lineages)
-    there = sum(one.binlogs for source in report.sources for one in source.lineages)
-    words = [f"checked {looked} of {count_text(there, 'binlog')} in {duration_text(seconds)}"]
+    looked = sum(lineage.looked_at for source in report.sources for lineage in source.lineages)
+    count = sum(lineage.binlogs for source in report.sources for lineage in source.lineages)
+    words = [f"checked {looked} of {count_text(count, 'binlog')} in {duration_text(seconds)}"]
     if report.since_us is not None:
         words.append(f"only those since {iso_text(report.since_us)}")
     if report.last is not None:
@@ -114,11 +114,11 @@ def _print_recoverable(source: SourceReport, page: Plain) -> None:
         page.line(f"{_RECOVERABLE}, along the history that ends in {source.tip}", "bold")
         for interval in source.history:
             _print_interval(interval, page)
-    for one in source.lineages:
-        if one.lineage.id not in source.line and one.intervals:
+    for lineage in source.lineages:
+        if lineage.lineage.id not in source.line and lineage.intervals:
             page.line("")
-            page.line(f"{_RECOVERABLE}, in {one.lineage.id}, which is not part of it", "bold")
-            for interval in one.intervals:
+            page.line(f"{_RECOVERABLE}, in {lineage.lineage.id}, which is not part of it", "bold")
+            for interval in lineage.intervals:
                 _print_interval(interval, page)
 
 
@@ -126,40 +126,48 @@ def _print_lineages(source: SourceReport, page: Plain, *, deep: bool) -> None:
     if not source.lineages:
         page.line("no lineages")
         return
-    rows = [_cells(one, deep=deep) for one in source.lineages]
+    rows = [_cells(lineage, deep=deep) for lineage in source.lineages]
     page.line("")
     table = Table(page, _COLUMNS, rows)
     for cells in rows:
         table.row(cells)
 
 
-def _cells(one: LineageReport, *, deep: bool) -> tuple[str, ...]:
+def _cells(lineage: LineageReport, *, deep: bool) -> tuple[str, ...]:
     return (
-        f"{one.lineage.id}{' (current)' if one.current else ''}",
-        str(one.binlogs),
-        str(one.open),
-        str(one.looked_at),
-        str(one.size),
-        f"{one.transactions}{' and those of the open' if one.open and not deep else ''}",
-        str(len(one.intervals)),
+        f"{lineage.lineage.id}{' (current)' if lineage.current else ''}",
+        str(lineage.binlogs),
+        str(lineage.open),
+        str(lineage.looked_at),
+        str(lineage.size),
+        f"{lineage.transactions}{' and those of the open' if lineage.open and not deep else ''}",
+        str(len(lineage.intervals)),
     )
 
 
-def _print_interval(one: Interval, page: Plain) -> None:
-    until = f"{one.last}:{one.last_offset}"
-    begin = f"the beginning of {one.first}" if one.from_us is None else iso_text(one.from_us)
-    end = until if one.to_us is None else iso_text(one.to_us)
+def _print_interval(interval: Interval, page: Plain) -> None:
+    until = f"{interval.last}:{interval.last_offset}"
+    begin = (
+        f"the beginning of {interval.first}"
+        if interval.from_us is None
+        else iso_text(interval.from_us)
+    )
+    end = until if interval.to_us is None else iso_text(interval.to_us)
     page.line(f"{begin} to {end}", "green", indent=2)
-    if one.untimed:
-        page.line(f"the end time is not known: {one.untimed}", indent=6)
-    places = f"{one.first} of {one.lineage}" if one.lineage != one.last_lineage else str(one.first)
-    amount = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
+    if interval.untimed:
+        page.line(f"the end time is not known: {interval.untimed}", indent=6)
+    places = (
+        f"{interval.first} of {interval.lineage}"
+        if interval.lineage != interval.last_lineage
+        else str(interval.first)
+    )
+    amount = f"{count_text(interval.binlogs, 'binlog')}, {size_text(interval.size)}"
     page.line(f"{places} to {until}, {amount}", indent=6)
-    if one.gtids_before is not None or one.gtids_after is not None:
-        before, after = _set_text(one.gtids_before), _set_text(one.gtids_after)
+    if interval.gtids_before is not None or interval.gtids_after is not None:
+        before, after = _set_text(interval.gtids_before), _set_text(interval.gtids_after)
         page.line(f"GTIDs before it: {before}; with it: {after}", indent=6)
-    if one.why:
-        page.line(f"ends there: {one.why}", "yellow", indent=6)
+    if interval.why:
+        page.line(f"ends there: {interval.why}", "yellow", indent=6)
 
 
 def _set_text(gtids: str | None) -> str:

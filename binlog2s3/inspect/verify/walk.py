@@ -125,10 +125,10 @@ class LineageWalk:
         if writer is not None and last is not None:
             durable, place = writer.durable, FilePosition(last.name, last.size)
             # it vouches for nothing if what it had written cannot be read to its end
-            is_there = durable is None or durable.place <= place
+            is_there = durable is None or durable.file_position <= place
             if self._is_tip and writer.vouched_until is not None and is_there:
                 covered_us = us_of(writer.vouched_until)
-            if durable is not None and durable.place == place:
+            if durable is not None and durable.file_position == place:
                 gtids = durable.gtid_set or None
         self._intervals.end(vouched_us=covered_us, gtids=gtids)
 
@@ -360,8 +360,8 @@ class LineageWalk:
 
     def _damaged(self, entry: EntryRow) -> str:
         """Damage that the source itself sent is recorded, and ends an interval."""
-        for one in entry.damaged:
-            place = f"bytes {one['begin']} to {one['end']} of {entry.name}"
+        for damage in entry.damaged:
+            place = f"bytes {damage['begin']} to {damage['end']} of {entry.name}"
             text = f"{place} were damaged on the source"
             self._context.recorded("damaged", text)
         return f"{entry.name} was damaged on the source" if entry.damaged else ""
@@ -430,7 +430,8 @@ class LineageWalk:
         text = f"of {facts.name} only the first {facts.size} bytes are there"
         writer = self._context.writer
         if writer is not None and (
-            writer.durable is None or writer.durable.place <= FilePosition(facts.name, facts.size)
+            writer.durable is None
+            or writer.durable.file_position <= FilePosition(facts.name, facts.size)
         ):
             self._context.note(f"{text} yet")
             return f"{text} yet"

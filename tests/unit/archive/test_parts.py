@@ -212,23 +212,23 @@ def test_a_digest_without_a_mark_is_rewound_to_its_begin() -> None:
     assert digest.part_crc64(Part(number=1, begin=0, end=10)) == crc64nvme(b"x" * 10)
 
 
-def test_places_are_a_few_of_the_last_ones() -> None:
+def test_marks_are_a_few_of_the_last_ones() -> None:
     """Of the last MiB, some way apart; always some to go back to; each with its checksum."""
     data = random.Random(7).randbytes(3 * MIB)
     digest = Digest(Grid(MIB))
     for end in range(1000, len(data), 1000):
         digest.feed(memoryview(data)[digest.size : end])
         digest.set_mark()
-        places = digest.places
-        assert places[-1].offset == end
-        assert len(places) <= 20
-        assert places[0].offset >= end - MIB - 1 or len(places) <= 3
-        assert [place.offset for place in places] == sorted({place.offset for place in places})
-    for place in digest.places:
-        assert place.crc64 == crc64nvme(data[: place.offset])
-    assert digest.places[0].offset <= digest.size - MIB // 2
+        marks = digest.marks
+        assert marks[-1].offset == end
+        assert len(marks) <= 20
+        assert marks[0].offset >= end - MIB - 1 or len(marks) <= 3
+        assert [mark.offset for mark in marks] == sorted({mark.offset for mark in marks})
+    for mark in digest.marks:
+        assert mark.crc64 == crc64nvme(data[: mark.offset])
+    assert digest.marks[0].offset <= digest.size - MIB // 2
     digest = Digest(Grid(MIB))
     for end in (MIB, 2 * MIB, 3 * MIB):  # far apart: the last ones are kept whatever they are
         digest.feed(memoryview(data)[digest.size : end])
         digest.set_mark()
-    assert [place.offset for place in digest.places] == [MIB, 2 * MIB, 3 * MIB]
+    assert [mark.offset for mark in digest.marks] == [MIB, 2 * MIB, 3 * MIB]

@@ -14,8 +14,7 @@ from typing import Any, cast
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from binlog2s3.archive.backup_runs import KILLED, BackupRun, last_failure, runs_of
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import KILLED, Backup, BackupRun, last_failure, registered, runs_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.stored import read_stored
 from binlog2s3.binlog.names import BinlogName

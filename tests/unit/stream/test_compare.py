@@ -321,7 +321,7 @@ def test_a_shorter_binlog_there(store: MemoryStore, tmp_path: Path) -> None:
     end = theirs[-1].transactions[3].end
     del theirs[-1].data[end:]
     found = shared(source(tmp_path, *theirs).find(archive(store, *ours)))
-    assert (found.position.place, found.whole) == ((name(MOST), end), False)
+    assert (found.position.file_position, found.whole) == ((name(MOST), end), False)
 
 
 def test_common_ends_with_a_transaction(store: MemoryStore, tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ def test_numbers_that_go_back_cut_nothing(
         return
     number, transaction = at
     assert found is not None
-    assert found.place == (name(number), made[number - 1].transactions[transaction].begin)
+    assert found.file_position == (name(number), made[number - 1].transactions[transaction].begin)
 
 
 def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None:

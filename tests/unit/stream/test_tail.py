@@ -400,8 +400,8 @@ def test_behind_4_gib_a_run_begins_below(tmp_path: Path) -> None:
     for _ in range(4):
         digest.feed(memoryview(chance))
         digest.set_mark()
-    assert digest.places[0].offset > far
-    assert digest.low_place.offset == far - 1
+    assert digest.marks[0].offset > far
+    assert digest.low_mark.offset == far - 1
     track = track_of(tmp_path / "one", bytes(a_binlog().data))
     track.digest = digest
     overlap = certain_overlap(track)

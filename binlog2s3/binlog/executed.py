@@ -1,12 +1,12 @@
 """Which transactions of a line of binlogs a server has executed. Pure.
 
-`recover.route` and `serve` are lines, and ask here where a GTID state ends in
-them. Plans, dumps, `backup`, `prune`, `drill` and `find` leave out what is executed by it.
+`recover.route` and `serve` are lines, and ask here where a GTID state ends in them. Plans, dumps,
+`backup`, `prune`, `drill` and `find` leave out what is executed by it.
 
-Law: MySQL's GTIDs are a set. A MariaDB GTID is a place: of its domain, everything in the line up to
-the transaction with exactly this GTID, and nothing after it. Numbers may go back (two servers in a
-domain, SET gtid_seq_no), so they only say where to look. A GTID that is at two places, or at none,
-is never guessed.
+Law: MySQL's GTIDs are a set. A MariaDB GTID is a position: of its domain, everything in the line up
+to the transaction with exactly this GTID, and nothing after it. Numbers may go back (two servers in
+a domain, SET gtid_seq_no), so they only say where to look. A GTID that is at two positions, or at
+none, is never guessed.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,14 +26,14 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 
 
-class Spot(NamedTuple):
+class LinePosition(NamedTuple):
     """A binlog's number in its line, and an offset in it."""
 
     number: int
     offset: int
 
 
-NOWHERE = Spot(-1, -1)
+NOWHERE = LinePosition(-1, -1)
 _GAP = 1 << 63  # an offset after the end of any binlog
 Gtid: TypeAlias = tuple[int, int, int]
 """Domain, server, sequence number."""
@@ -66,9 +66,9 @@ class MysqlPart:
 
 @dataclass(frozen=True, slots=True)
 class MariadbPart:
-    """Those of each domain that end at or before a place. Of other domains, none."""
+    """Those of each domain that end at or before a position. Of other domains, none."""
 
-    upto: Mapping[int, Spot]
+    upto: Mapping[int, LinePosition]
 
     def has(self, number: int, one: Transaction) -> bool:
         if one.gtid is None:
@@ -196,25 +196,25 @@ class GtidLine(Protocol):
         one with this GTID may be left out, if each number occurs once.
         """
 
-    def spot_text(self, number: int, offset: int) -> str:
-        """A place for a message."""
+    def position_text(self, number: int, offset: int) -> str:
+        """A position for a message."""
 
 
-class NoPlaceError(RecoveryError):
+class NoStateEndError(RecoveryError):
     """A GTID state does not tell where it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatePlaces:
+class StateEnd:
     """Where a MariaDB state ends in a line.
 
-    `upto`: where each of its domains ends. `newest`: its GTID at that place. `start`: the first
+    `upto`: where each of its domains ends. `newest`: its GTID at that position. `start`: the first
     binlog with a transaction that was not executed, or the last one; None if some that come before
     the line were not executed. `unknown`: its GTIDs of domains of the line that are not in the
     line; `foreign`: those of other domains.
     """
 
-    upto: Mapping[int, Spot]
+    upto: Mapping[int, LinePosition]
     newest: MariadbGtidList
     start: int | None
     unknown: tuple[str, ...] = ()
@@ -230,10 +230,10 @@ class StatePlaces:
         """Its GTIDs that are not in the line."""
         return ",".join((*self.unknown, *self.foreign))
 
-    def beyond(self, spot: Spot) -> Iterator[str]:
-        """Its GTIDs that come after a place."""
+    def beyond(self, position: LinePosition) -> Iterator[str]:
+        """Its GTIDs that come after a position."""
         for gtid in self.newest.gtids():
-            if self.upto.get(gtid[0], NOWHERE) > spot:
+            if self.upto.get(gtid[0], NOWHERE) > position:
                 yield gtid_text(gtid)
 
 
@@ -241,24 +241,28 @@ class StatePlaces:
 class _Looked:
     """What was found in the binlogs that may have the GTIDs: where they are, and domains' ends."""
 
-    spots: dict[Gtid, list[tuple[Spot, Transaction | None]]] = field(default_factory=dict)
+    positions: dict[Gtid, list[tuple[LinePosition, Transaction | None]]] = field(
+        default_factory=dict
+    )
     ends: dict[int, dict[int, int]] = field(default_factory=dict)
 
 
 def transactions_with(line: GtidLine, gtid: Gtid) -> list[tuple[int, Transaction]]:
     """All transactions of a line with this GTID, each with the number of its binlog."""
     looked = _look(line, line.added_gtids(), [gtid], is_sure=False)
-    return [(spot[0], one) for spot, one in looked.spots.get(gtid, []) if one is not None]
+    return [
+        (position[0], one) for position, one in looked.positions.get(gtid, []) if one is not None
+    ]
 
 
-def places_of(line: GtidLine, state: MariadbGtidList, *, is_sure: bool = False) -> StatePlaces:
-    """Where a state ends in a line. Raises NoPlaceError if a GTID of it is at two places.
+def state_end(line: GtidLine, state: MariadbGtidList, *, is_sure: bool = False) -> StateEnd:
+    """Where a state ends in a line. Raises NoStateEndError if a GTID of it is at two positions.
 
     `is_sure`: a binlog is not read if what is known of it says that it has the GTID exactly once.
-    The offset of that place is after the binlog's end then.
+    That offset is after the binlog's end then.
     """
     added = line.added_gtids()
-    return _Places(line, added, state, _look(line, added, list(state.gtids()), is_sure)).found()
+    return _StateEnd(line, added, state, _look(line, added, list(state.gtids()), is_sure)).found()
 
 
 def _look(
@@ -269,13 +273,13 @@ def _look(
     wanted: dict[int, list[Gtid]] = {}
     for gtid, numbers in holders.items():
         if is_sure and len(numbers) == 1 and added[numbers[0]].is_plain:
-            found.spots[gtid] = [(Spot(numbers[0], _GAP), None)]
+            found.positions[gtid] = [(LinePosition(numbers[0], _GAP), None)]
             continue
         for number in numbers:
             wanted.setdefault(number, []).append(gtid)
-    for number, those in wanted.items():
-        texts = {gtid_text(one): one for one in those}
-        is_one = len(those) == 1 and not added[number].goes_back
+    for number, sought in wanted.items():
+        texts = {gtid_text(gtid): gtid for gtid in sought}
+        is_one = len(sought) == 1 and not added[number].goes_back
         near = next(iter(texts)) if is_one else ""
         ends = found.ends.setdefault(number, {})
         for one in line.gtid_transactions(number, texts, near):
@@ -283,12 +287,14 @@ def _look(
                 continue
             ends[domain_of(one.gtid)] = one.end
             if one.gtid in texts:
-                found.spots.setdefault(texts[one.gtid], []).append((Spot(number, one.end), one))
+                found.positions.setdefault(texts[one.gtid], []).append(
+                    (LinePosition(number, one.end), one)
+                )
     return found
 
 
-class _Places:
-    """Finds `StatePlaces`."""
+class _StateEnd:
+    """Finds `StateEnd`."""
 
     def __init__(
         self,
@@ -303,12 +309,12 @@ class _Places:
         self._looked = looked
         self._fresh = [n for n in range(len(added)) if n == 0 or not line.leads_up(n)]
 
-    def found(self) -> StatePlaces:
+    def found(self) -> StateEnd:
         lists = [before for n in self._fresh if (before := self._added[n].before) is not None]
         adds = [one.added for one in self._added if one.added is not None]
         domains = {domain for gtids in (*lists, *adds) for domain in gtids.domains()}
         first = self._added[0].before if self._added else None
-        upto: dict[int, Spot] = {}
+        upto: dict[int, LinePosition] = {}
         newest: dict[int, Gtid] = {}
         rest: list[Gtid] = []
         unknown: list[str] = []
@@ -316,10 +322,10 @@ class _Places:
         is_behind = first is not None and not first.domains() <= self._state.domains()
         for domain in sorted(self._state.domains()):
             gtids = [one for one in self._state.gtids() if one[0] == domain]
-            spots = {one: those for one in gtids if (those := self._spots(one))}
-            if spots:
-                newest[domain] = max(spots, key=lambda one: spots[one][-1])
-                upto[domain] = self._single(newest[domain], spots[newest[domain]])
+            positions = {one: found for one in gtids if (found := self._positions(one))}
+            if positions:
+                newest[domain] = max(positions, key=lambda one: positions[one][-1])
+                upto[domain] = self._single(newest[domain], positions[newest[domain]])
                 is_behind |= upto[domain] == (0, 0) and not self._is_all(0, domain)
                 continue
             rest += gtids
@@ -328,9 +334,11 @@ class _Places:
             else:
                 away = unknown if domain in domains else foreign
                 away += map(gtid_text, gtids)
-        starts = (self._next(one, upto.get(one, Spot(0, 0)), newest.get(one)) for one in domains)
+        starts = (
+            self._next(one, upto.get(one, LinePosition(0, 0)), newest.get(one)) for one in domains
+        )
         start = min(starts, default=max(0, len(self._added) - 1))
-        return StatePlaces(
+        return StateEnd(
             upto=upto,
             newest=MariadbGtidList({(d, s): n for d, s, n in (*newest.values(), *rest)}),
             start=None if is_behind else start,
@@ -338,19 +346,19 @@ class _Places:
             foreign=tuple(foreign),
         )
 
-    def _spots(self, gtid: Gtid) -> list[Spot]:
+    def _positions(self, gtid: Gtid) -> list[LinePosition]:
         """Where a GTID is, in order: transactions, and lists of GTIDs that have it as the last."""
-        found = [spot for spot, _ in self._looked.spots.get(gtid, [])]
+        found = [position for position, _ in self._looked.positions.get(gtid, [])]
         domain, server, number = gtid
         for fresh in self._fresh:
             before = self._added[fresh].before
             there = before.number(domain, server) if before is not None else None
-            if there is None or number > there or any(spot < (fresh, 0) for spot in found):
+            if there is None or number > there or any(position < (fresh, 0) for position in found):
                 continue
             if number == there and (fresh == 0 or self._is_all(fresh, domain)):
-                found = [Spot(fresh, 0), *found]
+                found = [LinePosition(fresh, 0), *found]
             elif fresh and not found and not self._had(fresh, gtid):
-                found = [Spot(fresh - 1, _GAP)]
+                found = [LinePosition(fresh - 1, _GAP)]
         return sorted(found)
 
     def _had(self, fresh: int, gtid: Gtid) -> bool:
@@ -371,19 +379,19 @@ class _Places:
         itself = self._line.gtid_list(number)
         return itself is not None and itself.newest(domain) in ours
 
-    def _single(self, gtid: Gtid, spots: Sequence[Spot]) -> Spot:
-        """The place of the GTID that decides for its domain."""
-        if len(spots) > 1:
-            shown = " and ".join(self._line.spot_text(*spot) for spot in spots[:3])
-            raise NoPlaceError(
-                f"{gtid_text(gtid)} is at {len(spots)} places of this history, {shown}: a GTID "
+    def _single(self, gtid: Gtid, positions: Sequence[LinePosition]) -> LinePosition:
+        """The position of the GTID that decides for its domain."""
+        if len(positions) > 1:
+            shown = " and ".join(self._line.position_text(*position) for position in positions[:3])
+            raise NoStateEndError(
+                f"{gtid_text(gtid)} is at {len(positions)} places of this history, {shown}: a GTID "
                 "that was used twice does not tell what was executed",
             )
-        return spots[0]
+        return positions[0]
 
-    def _next(self, domain: int, spot: Spot, gtid: Gtid | None) -> int:
-        """The first binlog that has, or lacks, a transaction of a domain after its place."""
-        number, offset = spot
+    def _next(self, domain: int, position: LinePosition, gtid: Gtid | None) -> int:
+        """The first binlog that has, or lacks, a transaction of a domain after its position."""
+        number, offset = position
         if offset:
             added = self._added[number].added
             is_last = added is not None and gtid is not None and added.newest(domain) == gtid
@@ -417,29 +425,29 @@ def _is_older(gtid: Gtid, first: MariadbGtidList) -> bool:
     return there is not None and gtid[2] < there
 
 
-def places_at(
+def state_end_at(
     state: MariadbGtidList,
     there: MariadbGtidList,
-    spot: Spot,
+    position: LinePosition,
     *,
     domains: Iterable[int],
-) -> StatePlaces | None:
-    """The places of a state that ends at a spot, where `there` was executed; None if it does not.
+) -> StateEnd | None:
+    """Where a state ends, if that is at a position where `there` was executed; else None.
 
     `domains`: those of the line.
     """
     if not is_state(state, there):
         return None
     newest = {one: there.newest(one) or _of(state, one)[0] for one in state.domains()}
-    return StatePlaces(
-        upto=dict.fromkeys({*domains, *state.domains()}, spot),
+    return StateEnd(
+        upto=dict.fromkeys({*domains, *state.domains()}, position),
         newest=MariadbGtidList({(d, s): n for d, s, n in newest.values()}),
-        start=spot[0],
+        start=position[0],
     )
 
 
 def is_state(state: MariadbGtidList, there: MariadbGtidList) -> bool:
-    """Whether a state is that of a place where `there` was executed: the newest of each domain.
+    """Whether a state is that of a position where `there` was executed: the newest of each domain.
 
     It may have the last GTID of each server, too.
     """
@@ -521,7 +529,7 @@ class ExactGtids:
         return bool(self.mysql) and is_in(self.mysql, gtid)
 
     def within(self, have: ExecutedPart, line: GtidLine) -> "ExactGtids":
-        """Those that were executed; of MariaDB, all places that they have in the line count."""
+        """Those that were executed; of MariaDB, all positions that they have in the line count."""
         if isinstance(have, MysqlPart):
             return ExactGtids(self.mysql & have.gtids)
         return ExactGtids(mariadb=frozenset(one for one in self.mariadb if _has(have, line, one)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.store.contract import FileSlice, Pieces
+from binlog2s3.store.contract import FileRange, FileRanges
 from tests.sampling import examples
 
 MOST = 80
@@ -25,25 +25,25 @@ def cut(draw: st.DrawFn) -> list[tuple[bytes, int, int]]:
     return found
 
 
-def pieces_of(directory: Path, files: list[tuple[bytes, int, int]]) -> Pieces:
+def body_of(directory: Path, files: list[tuple[bytes, int, int]]) -> FileRanges:
     """The same as files on disk."""
-    slices = []
+    ranges = []
     for number, (whole, begin, end) in enumerate(files):
         path = directory / f"piece-{number}"
         path.write_bytes(whole)
-        slices.append(FileSlice(path, begin, end))
-    return Pieces(tuple(slices))
+        ranges.append(FileRange(path, begin, end))
+    return FileRanges(tuple(ranges))
 
 
 @settings(max_examples=examples(300))
 @given(cut(), st.data())
-def test_pieces_read_as_their_bytes(
+def test_ranges_read_as_their_bytes(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[tuple[bytes, int, int]],
     data: st.DataObject,
 ) -> None:
     """Any sequence of reads and seeks gives what the same ones give on the bytes in memory."""
-    pieces = pieces_of(tmp_path_factory.getbasetemp(), files)
+    pieces = body_of(tmp_path_factory.getbasetemp(), files)
     whole = b"".join(content[begin:end] for content, begin, end in files)
     assert pieces.size == len(whole)
     with closing(pieces.open()) as reader:  # a body is read anew at each attempt
