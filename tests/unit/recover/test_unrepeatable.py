@@ -87,6 +87,7 @@ def seen(*texts: str, packed: bool = False) -> Unrepeatable:
         "CREATE OR REPLACE TABLE t (a INT PRIMARY KEY) REPLACE AS SELECT a FROM s",
         "UPDATE IGNORE t SET a = 1 WHERE b > 2",
         "DELETE IGNORE FROM t",
+        "ALTER ONLINE IGNORE TABLE t ADD UNIQUE (a)",
         "UPDATE t SET n = RAND() ORDER BY id",
     ],
 )
@@ -110,6 +111,7 @@ def test_what_makes_other_rows(text: str, packed: bool) -> None:
         "ALTER TABLE t MODIFY a INT PRIMARY KEY, AUTO_INCREMENT = 7",
         "ALTER TABLE t MODIFY serial INT PRIMARY KEY, CHANGE serial serial_2 INT",
         "ALTER TABLE t ADD `auto_increment` INT",
+        "ALTER TABLE t ALTER INDEX k IGNORED, ADD UNIQUE (a)",
         "ALTER TABLE t ALTER a SET DEFAULT (NEXT VALUE FOR s)",
         "CREATE TABLE t (a INT DEFAULT (NEXT VALUE FOR s))",
         "INSERT INTO t VALUES (1, @a), (2, '@@port'), (3, @b), (@@sql_mode, @@local.time_zone)",
