@@ -475,8 +475,9 @@ class _Words:
         elif word == "DUPLICATE":
             self._keeps_first = True
         elif word in ("IGNORE", "REPLACE"):
-            is_early = not self._fills and before != "OR"
-            self._keeps_first |= is_early and (word == "IGNORE" or self._is_of_table)
+            is_hint = behind in ("INDEX", "KEY")
+            is_of_rows = word == "IGNORE" or (self._first[0] == "CREATE" and before != "OR")
+            self._keeps_first |= is_of_rows and not (self._fills or is_hint)
         elif word == "SET":
             self._has_values |= self._depth == 0
         elif word in ("VALUE", "VALUES") and behind not in ("FOR", "LESS", "IN"):
