@@ -259,6 +259,7 @@ def grouped(text: str, *, sql_mode: int = 0) -> int:
         "SELECT b, a FROM s GROUP BY 1",
         "SELECT end, COUNT(*) FROM s GROUP BY b",
         "SELECT b, IF(@v, a, 1) FROM s GROUP BY b",
+        "SELECT CAST(b AS CHAR), CONCAT(CAST(b AS CHAR), a) FROM s GROUP BY b",
     ],
 )
 def test_columns_that_are_not_in_the_group_by(query: str) -> None:
@@ -289,6 +290,7 @@ def test_columns_that_are_not_in_the_group_by(query: str) -> None:
         'SELECT "x", -1e5, TRUE t, COUNT(*) FROM s',
         "SELECT CASE b WHEN 1 THEN 'one' ELSE b END AS what, COUNT(*) FROM s GROUP BY b",
         "SELECT IF(SUM(a) > 1 AND b IS NOT NULL, SUM(a), b) FROM s GROUP BY b ORDER BY a",
+        "SELECT CAST(b AS DECIMAL(9, 2)) AS x, CONVERT(b USING utf8mb4), MAX(a) FROM s GROUP BY b",
         "SELECT a, SUM(b) OVER (PARTITION BY c) FROM s",
         "SELECT a, (SELECT MAX(b) FROM r) FROM s",
         "SELECT a FROM s WHERE b IN (SELECT MAX(b) FROM r)",
