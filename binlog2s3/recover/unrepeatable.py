@@ -378,7 +378,8 @@ class _Words:
         """At its end. `may_be`: it may be by the words that could not be told apart."""
         self._see("")
         if self._is_of_table and self._first[0] == "ALTER":
-            return self._adds or (self._numbers and self._makes_key) or may_be
+            is_numbered = self._adds or (self._numbers and self._makes_key)
+            return is_numbered or self._keeps_first or may_be
         if self._is_of_table and not (self._fills or may_be):
             return False
         if not self._is_of_table and self._first[:1] and self._first[0] not in _CHANGES:
@@ -474,8 +475,9 @@ class _Words:
         elif word == "DUPLICATE":
             self._keeps_first = True
         elif word in ("IGNORE", "REPLACE"):
-            is_early = not self._fills and before != "OR"
-            self._keeps_first |= is_early and (word == "IGNORE" or self._is_of_table)
+            is_hint = behind in ("INDEX", "KEY")
+            is_of_rows = word == "IGNORE" or (self._first[0] == "CREATE" and before != "OR")
+            self._keeps_first |= is_of_rows and not (self._fills or is_hint)
         elif word == "SET":
             self._has_values |= self._depth == 0
         elif word in ("VALUE", "VALUES") and behind not in ("FOR", "LESS", "IN"):

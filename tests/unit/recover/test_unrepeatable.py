@@ -87,6 +87,7 @@ def seen(*texts: str, packed: bool = False) -> Unrepeatable:
         "CREATE OR REPLACE TABLE t (a INT PRIMARY KEY) REPLACE AS SELECT a FROM s",
         "UPDATE IGNORE t SET a = 1 WHERE b > 2",
         "DELETE IGNORE FROM t",
+        "ALTER ONLINE IGNORE TABLE t ADD UNIQUE (a)",
         "UPDATE t SET n = RAND() ORDER BY id",
     ],
 )
@@ -110,6 +111,7 @@ def test_what_makes_other_rows(text: str, packed: bool) -> None:
         "ALTER TABLE t MODIFY a INT PRIMARY KEY, AUTO_INCREMENT = 7",
         "ALTER TABLE t MODIFY serial INT PRIMARY KEY, CHANGE serial serial_2 INT",
         "ALTER TABLE t ADD `auto_increment` INT",
+        "ALTER TABLE t ALTER INDEX k IGNORED, ADD UNIQUE (a)",
         "ALTER TABLE t ALTER a SET DEFAULT (NEXT VALUE FOR s)",
         "CREATE TABLE t (a INT DEFAULT (NEXT VALUE FOR s))",
         "INSERT INTO t VALUES (1, @a), (2, '@@port'), (3, @b), (@@sql_mode, @@local.time_zone)",
@@ -144,6 +146,10 @@ def test_what_makes_other_rows(text: str, packed: bool) -> None:
         "INSERT INTO t SELECT REPLACE(a, 'x', 'y') FROM s USE INDEX (k) IGNORE INDEX (j)",
         "UPDATE t SET a = 1, b = b + 1, c = (SELECT MAX(d) FROM s) WHERE id = 5",
         "DELETE FROM t WHERE a IN (1, 2)",
+        "UPDATE t IGNORE INDEX (k) SET a = 1",
+        "ALTER TABLE t ADD c CHAR(9) AS (REPLACE(a, 'b', 'c')) STORED",
+        "INSERT INTO t (a) VALUES (1), (2) ON DUPLICATE KEY UPDATE a = VALUES(a)",
+        "UPDATE t SET a = CASE id WHEN 1 THEN 'x' ELSE a END WHERE id IN (1, 2)",
         "CREATE VIEW v AS SELECT GROUP_CONCAT(a) FROM s",
         "INSERT INTO t SELECT a FROM s",
         "INSERT IGNORE INTO t VALUES (1, (SELECT a FROM s))",
@@ -253,6 +259,7 @@ def grouped(text: str, *, sql_mode: int = 0) -> int:
         "SELECT b, a FROM s GROUP BY 1",
         "SELECT end, COUNT(*) FROM s GROUP BY b",
         "SELECT b, IF(@v, a, 1) FROM s GROUP BY b",
+        "SELECT CAST(b AS CHAR), CONCAT(CAST(b AS CHAR), a) FROM s GROUP BY b",
     ],
 )
 def test_columns_that_are_not_in_the_group_by(query: str) -> None:
@@ -283,6 +290,7 @@ def test_columns_that_are_not_in_the_group_by(query: str) -> None:
         'SELECT "x", -1e5, TRUE t, COUNT(*) FROM s',
         "SELECT CASE b WHEN 1 THEN 'one' ELSE b END AS what, COUNT(*) FROM s GROUP BY b",
         "SELECT IF(SUM(a) > 1 AND b IS NOT NULL, SUM(a), b) FROM s GROUP BY b ORDER BY a",
+        "SELECT CAST(b AS DECIMAL(9, 2)) AS x, CONVERT(b USING utf8mb4), MAX(a) FROM s GROUP BY b",
         "SELECT a, SUM(b) OVER (PARTITION BY c) FROM s",
         "SELECT a, (SELECT MAX(b) FROM r) FROM s",
         "SELECT a FROM s WHERE b IN (SELECT MAX(b) FROM r)",
