@@ -512,10 +512,10 @@ class _UpTo:
     position: LinePosition
 
     def has(self, number: int, transaction: Transaction) -> bool:
-        return (number, transaction.end) <= self.line_position
+        return (number, transaction.end) <= self.position
 
     def touches(self, number: int, added: Gtids) -> bool:
-        return bool(added) and (number, 0) < self.line_position
+        return bool(added) and (number, 0) < self.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,7 +548,8 @@ def gtids_at(history: Snapshot, lineage: str, name: BinlogName, offset: int) -> 
 class RouteExecuted:
     """What a state has of a route: `part`, and the binlog where it continues.
 
-    `start` is None if something that comes before the route was not executed. `state_end`: MariaDB's.
+    `start` is None if something that comes before the route was not executed. `state_end` is of
+    MariaDB.
     """
 
     part: ExecutedPart

@@ -905,7 +905,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A recovery neither begins nor ends inside a transaction.",
         ("tests/unit/recover/test_plan.py::test_a_position_inside_a_transaction_is_refused",),
-        ((Search.spot, never(when(3, of=4))),),
+        ((Search.line_position, never(when(3, of=4))),),
     ),
     Mutant(
         "block-crc-before-handing-on",
