@@ -249,10 +249,12 @@ def parse_xtrabackup_log(where: str, log: str, *, of_mariadb: bool) -> BackupPoi
 
     (Source: `storage/innobase/xtrabackup/src/backup_mysql.cc`; MariaDB's `extra/mariabackup`.)
     """
-    found = only(where, "positions", [match.groups("") for match in _POSITION_IN_LOG.finditer(log)])
-    if found is None:
+    coordinates = only(
+        where, "positions", [match.groups("") for match in _POSITION_IN_LOG.finditer(log)]
+    )
+    if coordinates is None:
         raise refusal(where, "its log has no binlog position: has the server no binary log?")
-    name, position, gtids = found
+    name, position, gtids = coordinates
     ends = parse_xtrabackup(where, f"{name}\t{position}\t{gtids}\n", mariadb_names=of_mariadb)
     if "completed OK!" not in log[-1000:]:
         ends = replace(ends, defects=(*ends.defects, "its log does not end with `completed OK!`"))

@@ -581,7 +581,7 @@ class _TimeSearch:
 
 
 class _Disorder:
-    """What comes after the stop `found`, and whether a statement's duration explains its time.
+    """What comes after the stop, and whether a statement's duration explains its time.
 
     `left_out` are the first few that are not later than the goal, of `count`. `contradiction`: one
     that no duration explains, None without any; and so many `more` are like it.
@@ -594,8 +594,8 @@ class _Disorder:
       what is in it is later than the stop, whatever its sessions say.
     """
 
-    def __init__(self, found: Transaction, at_us: int) -> None:
-        self._found = found
+    def __init__(self, stop: Transaction, at_us: int) -> None:
+        self._stop = stop
         self._at_us = at_us
         self._first: tuple[int, Transaction] | None = None
         self._row = self._behind = 0
@@ -614,12 +614,12 @@ class _Disorder:
             self.count += 1
             if self.count <= _MOST_SHOWN:
                 self.left_out.append((number, transaction))
-            if self._found.commit_exact and transaction.commit_exact:
+            if self._stop.commit_exact and transaction.commit_exact:
                 self.contradiction = (number, transaction)
                 return True
         if has_passed:
             return self.count >= _MOST_SHOWN
-        if transaction.commit_us >= self._found.commit_us - _SHORT_US:
+        if transaction.commit_us >= self._stop.commit_us - _SHORT_US:
             self._row = 0
             return False
         self._row += 1

@@ -57,11 +57,11 @@ class Standing:
             return None
         return Start(position=reached.file_position, lineage=reached.lineage)
 
-    def after(self, found: Next) -> Gtids | None:
+    def after(self, upcoming: Next) -> Gtids | None:
         """What the target has executed, if that is one transaction more than its position says.
 
-        `found`: the one that a plan from its position would begin with. None if it has not executed
-        it. Raises RecoveryError if that cannot be known.
+        `upcoming`: the one that a plan from its position would begin with. None if it has not
+        executed it. Raises RecoveryError if that cannot be known.
         """
         note = self._notes.find()
         is_mariadb = self._facts.flavour == "mariadb"
@@ -69,11 +69,11 @@ class Standing:
             return None
         replicated = self._slave_pos() if is_mariadb else None
         crashed = note.started != self._server_start()
-        if is_executed(self._target, found, replicated, crashed=crashed):
-            assert replicated is not None and found.gtid is not None  # noqa: S101, PT018 - only then
-            self._executed = after(replicated, found.gtid)
+        if is_executed(self._target, upcoming, replicated, crashed=crashed):
+            assert replicated is not None and upcoming.gtid is not None  # noqa: S101, PT018 - only then
+            self._executed = after(replicated, upcoming.gtid)
         elif crashed and is_mariadb:
-            self.half_way = found.gtid
+            self.half_way = upcoming.gtid
         return self._executed
 
     def was_interrupted(self) -> bool:

@@ -90,11 +90,11 @@ def _along(request: Request, history: Snapshot) -> BackupReach:
         reach = _reach(plan, request.start, history)
     except (RecoveryError, ArchiveError) as error:
         try:
-            found = _up_to_break(request, history, error)
+            reached = _up_to_break(request, history, error)
         except ArchiveError:
-            found = None
-        found = found or BackupReach(is_complete=False, why=str(error), hint=error.hint)
-        return replace(found, unknown=error if isinstance(error, ArchiveError) else None)
+            reached = None
+        reached = reached or BackupReach(is_complete=False, why=str(error), hint=error.hint)
+        return replace(reached, unknown=error if isinstance(error, ArchiveError) else None)
     if plan.holes:
         holes = f"`pitr` needs --allow-holes {gtids_text(plan.holes)}: the backup has later ones"
         reach = replace(reach, hint=holes)

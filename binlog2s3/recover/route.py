@@ -382,13 +382,13 @@ class Route:
         if last <= number:
             return number
         begin = self.binlogs[number].name
-        found = min(
+        end = min(
             self.number_of(self.history.unbroken_to(self.lineage(number), begin), number), last
         )
-        is_whole = self.binlogs[found].name.number - begin.number == found - number
+        is_whole = self.binlogs[end].name.number - begin.number == end - number
         with suppress(ArchiveError):
-            if is_whole and self.brief(found).gtids_before is not None:
-                return found
+            if is_whole and self.brief(end).gtids_before is not None:
+                return end
         return number
 
     def executed(self, gtids: Gtids) -> "RouteExecuted":

@@ -45,7 +45,7 @@ class Next:
     statements: tuple[Statement, ...]
 
 
-def is_executed(target: Target, found: Next, replicated: Gtids | None, *, crashed: bool) -> bool:
+def is_executed(target: Target, upcoming: Next, replicated: Gtids | None, *, crashed: bool) -> bool:
     """Whether the target has executed it, although what it has `replicated` ends before it.
 
     `crashed`: the target was started again since the interrupted run began. Raises RecoveryError if
@@ -53,19 +53,19 @@ def is_executed(target: Target, found: Next, replicated: Gtids | None, *, crashe
     """
     facts = target.facts
     is_atomic = facts.release.has_atomic_statements
-    if not _is_statement(found) or (facts.flavour == "mysql" and is_atomic):
+    if not _is_statement(upcoming) or (facts.flavour == "mysql" and is_atomic):
         return False
     trace = is_atomic and facts.log_bin and facts.logs_replicated
-    if facts.flavour == "mariadb" and facts.log_bin and found.gtid is not None:
+    if facts.flavour == "mariadb" and facts.log_bin and upcoming.gtid is not None:
         own = _OwnBinlog(target)
-        if own.has(found.gtid):
+        if own.has(upcoming.gtid):
             return True
         if crashed and own.ends_with_its_own and trace:
-            if own.has_after(replicated, found):
+            if own.has_after(replicated, upcoming):
                 return True
             trace = False
-    if crashed and _is_silent(found, leaves_trace=trace):
-        raise _unknown(facts, found, replicated)
+    if crashed and _is_silent(upcoming, leaves_trace=trace):
+        raise _unknown(facts, upcoming, replicated)
     return False
 
 
@@ -90,21 +90,21 @@ class _OwnBinlog:
         """Whether this server's own GTID is the last one of a domain."""
         return bool(self._own)
 
-    def has_after(self, replicated: Gtids | None, found: Next) -> bool:
+    def has_after(self, replicated: Gtids | None, upcoming: Next) -> bool:
         """Whether this statement, under the server's own GTID, is the last after `replicated`.
 
         When it starts after a crash, a MariaDB writes so what it has completed. False if the
         account may not look.
         """
-        assert found.gtid is not None  # noqa: S101 - the caller has seen it
-        domain = mariadb_gtid(found.gtid)[0]
+        assert upcoming.gtid is not None  # noqa: S101 - the caller has seen it
+        domain = mariadb_gtid(upcoming.gtid)[0]
         own = [gtid for gtid in self._own if gtid[0] == domain]
         before = (
             {gtid for gtid in replicated.gtids() if gtid[0] == domain}
             if _is_list(replicated)
             else set()
         )
-        text = found.content.statements[0].strip() if not found.content.lost else ""
+        text = upcoming.content.statements[0].strip() if not upcoming.content.lost else ""
         if not own or not before or not before <= self._logged or not 0 < len(text) < TEXT_MOST:
             return False
         return self._text_of("{}-{}-{}".format(*own[0])) == text
@@ -135,26 +135,26 @@ def after(replicated: MariadbGtidList, gtid: str) -> MariadbGtidList:
     return MariadbGtidList({**others, (domain, wrote): number})
 
 
-def _is_statement(found: Next) -> bool:
+def _is_statement(upcoming: Next) -> bool:
     """Whether it is a statement that does not commit together with the target's position."""
-    content = found.content
+    content = upcoming.content
     is_xa = content.two_phase is not None and not content.two_phase.is_alter
     if is_xa or any(change.kind in ROW_KINDS for change in content.changes):
         return False
-    if content.lost or len(found.statements) != 1:
+    if content.lost or len(upcoming.statements) != 1:
         return content.lost
-    (statement,) = found.statements
+    (statement,) = upcoming.statements
     return statement.kind == "ddl" or statement.word in _OF_TABLES
 
 
-def _is_silent(found: Next, *, leaves_trace: bool) -> bool:
+def _is_silent(upcoming: Next, *, leaves_trace: bool) -> bool:
     """Whether executing it twice may change something without an error.
 
     `leaves_trace`: if the target has executed it, its binlog says so, except about partitions.
     """
-    if found.content.lost:
+    if upcoming.content.lost:
         return True
-    (statement,) = found.statements
+    (statement,) = upcoming.statements
     words, is_cut = statement.clear.keywords(), statement.clear.cut
     if statement.word == "ALTER":
         about_rows = is_cut or "PARTITION" in words or not leaves_trace
@@ -169,10 +169,10 @@ def told_executed(replicated: Gtids | None, gtid: str | None) -> str:
     return f"SET GLOBAL gtid_slave_pos = '{after(replicated, gtid)}'"
 
 
-def _unknown(facts: TargetFacts, found: Next, replicated: Gtids | None) -> RecoveryError:
-    named = f" {found.gtid}" if found.gtid else ""
-    text = " ".join(" ".join(found.content.statements).split())[:_SHOWN]
-    statement = told_executed(replicated, found.gtid)
+def _unknown(facts: TargetFacts, upcoming: Next, replicated: Gtids | None) -> RecoveryError:
+    named = f" {upcoming.gtid}" if upcoming.gtid else ""
+    text = " ".join(" ".join(upcoming.content.statements).split())[:_SHOWN]
+    statement = told_executed(replicated, upcoming.gtid)
     look = (
         "look at the target: if it has carried it out, {} there, and run the same command again; "
     )

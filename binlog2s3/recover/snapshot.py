@@ -264,17 +264,17 @@ class Snapshot:
             first = min(held.open, default=None)
             names = held.names(lambda _chunks: False)
             return [name for name in names if first is None or name < first]
-        found = held.names(lambda chunks: chunks.end > len(MAGIC))
+        readable = held.names(lambda chunks: chunks.end > len(MAGIC))
         if self._vanished:
-            found = [name for name in found if (lineage, name) not in self._vanished]
+            readable = [name for name in readable if (lineage, name) not in self._vanished]
         durable = self._durable(lineage)
-        at = bisect_left(found, durable[0]) if durable else 0
-        if durable and durable[1] > len(MAGIC) and durable[0] not in found[at : at + 1]:
+        at = bisect_left(readable, durable[0]) if durable else 0
+        if durable and durable[1] > len(MAGIC) and durable[0] not in readable[at : at + 1]:
             if self._is_there(held.lineage, durable[0]):
-                found = sorted([*found, durable[0]])
+                readable = sorted([*readable, durable[0]])
             else:
                 self._lost[lineage] = f"{durable[0]}, of which {durable[1]} bytes were durable"
-        return found
+        return readable
 
     def lost_end(self, lineage: str) -> str:
         """The binlog at its end that cannot be read any more; "" if none is lost."""
