@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import binlog2s3
-from binlog2s3.config import timing
+from binlog2s3.config.outside import DEFAULT
 from binlog2s3.serve.status import applications
 from binlog2s3.status import http as endpoint
 from binlog2s3.status import model as status
@@ -384,9 +384,9 @@ def test_what_turns_health_is_as_documented() -> None:
         seconds = float(after.removesuffix(" s"))
         assert not critical(code, seconds - 1, READING[code]), code
         assert critical(code, seconds, READING[code]), code
-    assert f"after {timing.DEFAULT.store_silent_seconds:.0f} s also" in table["store"][2]
-    assert not critical("store", timing.DEFAULT.store_silent_seconds - 1, "store_silent")
-    assert critical("store", timing.DEFAULT.store_silent_seconds, "store_silent")
+    assert f"after {DEFAULT.store_silent_seconds:.0f} s also" in table["store"][2]
+    assert not critical("store", DEFAULT.store_silent_seconds - 1, "store_silent")
+    assert critical("store", DEFAULT.store_silent_seconds, "store_silent")
     assert f"older than {endpoint.STALE_SECONDS:.0f} s" in table["stale"][2]
     assert f"and {endpoint.CONNECTIONS}" not in MONITORING
     assert f"{endpoint.CONNECTIONS} are served at a time" in MONITORING.replace("\n", " ")

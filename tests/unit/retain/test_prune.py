@@ -16,7 +16,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
 from binlog2s3.archive.drills import DrillResult, UnreadDrill, last_of, latest
 from binlog2s3.archive.history import missing_binlogs
-from binlog2s3.archive.index import Index, NumberRange
+from binlog2s3.archive.index import Index
 from binlog2s3.archive.pages import build
 from binlog2s3.archive.writers import Retired, Turn
 from binlog2s3.binlog.gtid import GtidSet
@@ -720,7 +720,7 @@ def test_a_page_that_reaches_below_the_floor_is_clipped() -> None:
     assert LAYOUT.page(ID, 0) in there.objects
     (lineage,) = Catalog(there, LAYOUT).lineages()
     index = Index(Catalog(there, LAYOUT), lineage)
-    assert index.runs() == [NumberRange(998, 1020)]
+    assert index.runs() == [range(998, 1021)]
     assert not index.has(997)
     assert not there.snapshot().problems
     for day in (30, 35, 39):
