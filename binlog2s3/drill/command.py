@@ -38,8 +38,8 @@ from binlog2s3.formatting import (
     moment_text,
     one_line,
 )
-from binlog2s3.output import Field, page_on, say
-from binlog2s3.restore.engine import Engine, choose, refuse_root
+from binlog2s3.output import page_on, say
+from binlog2s3.restore.engine import Engine, choose, reached_fields, refuse_root
 from binlog2s3.restore.scratch import ScratchServer, user_of
 from binlog2s3.restore.watchdog import Watchdog
 from binlog2s3.store.s3 import opened
@@ -283,14 +283,13 @@ def _print(result: DrillResult) -> None:
     proved, style = ("proved, but for a doubt", "yellow") if result.doubts else ("proved", "green")
     page.line(f"{proved}: {moment_text(result.finished_at)}{until}, took {took}", f"bold {style}")
     checked = (result.statements, "statement") if result.statements else (result.tables, "table")
-    shown: tuple[Field, ...] = (("shown by", result.restored, ""),)
+    backup, shown, *reached = reached_fields(result)
     if not result.is_of_backup:
-        shown = (("", "restored by the command, as its operator says; nothing has shown it", ""),)
+        shown = "", "restored by the command, as its operator says; nothing has shown it", ""
     fields = (
-        ("base backup", f"{result.backup} {result.label}".rstrip(), ""),
-        *shown,
-        ("reached", f"{result.binlog}:{result.position} of {result.lineage}", ""),
-        ("applied", count_text(result.transactions, "transaction"), ""),
+        backup,
+        shown,
+        *reached,
         ("checked", count_text(*checked), ""),
         *(("doubt", doubt, "yellow") for doubt in result.doubts),
         ("started", iso_text(result.started_at), ""),

@@ -26,7 +26,7 @@ from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.restore import RestoreConfig
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
-from binlog2s3.formatting import count_text, duration_text, moment_text, size_text
+from binlog2s3.formatting import duration_text, moment_text, size_text
 from binlog2s3.output import NO_CHANGE, Field, confirm, page_on, say
 from binlog2s3.recover import target
 from binlog2s3.recover.document import whole
@@ -39,7 +39,7 @@ from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Stage, held
 from binlog2s3.restore.document import PrintedChoice, PrintedRestore
-from binlog2s3.restore.engine import Choice, Engine, Reached, choose, refuse_root
+from binlog2s3.restore.engine import Choice, Engine, Reached, choose, reached_fields, refuse_root
 from binlog2s3.restore.scratch import ScratchServer, ScratchSettings, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
@@ -488,14 +488,7 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
     took = duration_text((datetime.now(UTC) - marker.started_at).total_seconds())
     what = f", {_tables_text(marker.tables)}" if marker.tables else ""
     page.line(f"restored: {where}, {marker.goal}{what}, in {took}", "bold green")
-    fields: list[Field] = [
-        ("base backup", f"{reached.backup} {reached.label}".rstrip(), ""),
-        ("shown by", reached.restored, ""),
-        ("reached", f"{reached.binlog}:{reached.position} of {reached.lineage}", ""),
-        ("applied", count_text(reached.transactions, "transaction"), ""),
-        ("server", reached.server_version, ""),
-    ]
-    page.fields(fields, _ROOM)
+    page.fields((*reached_fields(reached), ("server", reached.server_version, "")), _ROOM)
     for line in reached.proof:
         page.line(line)
     if reached.without_history:

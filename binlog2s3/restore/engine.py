@@ -15,7 +15,7 @@ from pathlib import Path
 
 from binlog2s3.archive.backups import Backup, Registered, look_up, one_of
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.drills import ON_TRUST
+from binlog2s3.archive.drills import ON_TRUST, DrillResult
 from binlog2s3.archive.stored import read_stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.goal import ToPosition
@@ -23,8 +23,8 @@ from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PITR
 from binlog2s3.config.restore import RESTORE, Restoring
 from binlog2s3.errors import Binlog2s3Error, GoalError, RecoveryError
-from binlog2s3.formatting import one_line, some
-from binlog2s3.output import clean, say
+from binlog2s3.formatting import count_text, one_line, some
+from binlog2s3.output import Field, clean, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr, reach
 from binlog2s3.recover.events import Event, Statuses
@@ -115,6 +115,16 @@ class Reached:
     events: tuple[str, ...] = ()
     prepared: tuple[str, ...] = ()
     without_history: tuple[str, ...] | None = ()
+
+
+def reached_fields(reached: Reached | DrillResult) -> tuple[Field, ...]:
+    """What people see of it: the base backup, what has shown that it is that, how far, how much."""
+    return (
+        ("base backup", f"{reached.backup} {reached.label}".rstrip(), ""),
+        ("shown by", reached.restored, ""),
+        ("reached", f"{reached.binlog}:{reached.position} of {reached.lineage}", ""),
+        ("applied", count_text(reached.transactions, "transaction"), ""),
+    )
 
 
 def refuse_root(config: Restoring) -> None:
