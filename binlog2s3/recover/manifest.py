@@ -147,7 +147,7 @@ class Manifest(Document):
         replace(self, files=most).written()
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def key_end(self) -> tuple[str, ...]:
         return (MANIFEST,)
 
     @classmethod
