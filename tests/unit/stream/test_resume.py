@@ -84,7 +84,7 @@ class Server:
         uuid = self._uuids.pop(0) if len(self._uuids) > 1 else self._uuids[0]
         return replace(FACTS, uuid=uuid)
 
-    statements = ServerVersion("9.7.4")
+    version = ServerVersion("9.7.4")
 
     def login(self) -> Login:
         return resolve(MysqlConfig(user="u"))
@@ -429,7 +429,7 @@ OWN = "00000001-00000000"
 class Node(Server):
     """Another node of a cluster, with the ids of the one that was streamed."""
 
-    statements = ServerVersion("10.11.8-MariaDB")
+    version = ServerVersion("10.11.8-MariaDB")
 
     def facts(self) -> ServerFacts:
         return replace(FACTS, uuid=OWN, flavour="mariadb", version="10.11.8-MariaDB")
