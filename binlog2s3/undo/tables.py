@@ -410,7 +410,7 @@ class _Asking:
         """The definition, once there are no problems."""
         database, table = self._name
         named = f"{quoted(database)}.{quoted(table)}"
-        row = self._server.rows(f"SHOW CREATE TABLE {named}")[0]
+        (created,) = self._server.rows(f"SHOW CREATE TABLE {named}")
         columns = []
         for row in self._rows:
             kind = self._type(row)
@@ -430,7 +430,7 @@ class _Asking:
             columns=tuple(columns),
             index=self._index,
             key=self._key,
-            text=_COUNTER.sub("", str(row["Create Table"])),
+            text=_COUNTER.sub("", str(created["Create Table"])),
         )
 
 
