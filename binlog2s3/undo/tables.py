@@ -410,7 +410,7 @@ class _Asking:
         """The definition, once there are no problems."""
         database, table = self._name
         named = f"{quoted(database)}.{quoted(table)}"
-        created = self._server.rows(f"SHOW CREATE TABLE {named}")[0]
+        (created,) = self._server.rows(f"SHOW CREATE TABLE {named}")
         columns = []
         for row in self._rows:
             kind = self._type(row)
