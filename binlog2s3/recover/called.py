@@ -1,12 +1,12 @@
 """Statements that make other rows where they are executed again, by what they use.
 
 A function, a trigger, a view or the DEFAULT of a column calls UUID(), USER() or the like, or reads
-a system variable. With binlog_format = STATEMENT the source logs a statement that uses it as it is,
-and the server that applies it gets other values, with the same GTIDs (seen on MySQL 9.7.4 and
-MariaDB 11.8). With MIXED it logs rows. A view, a function or a trigger may take rows in the order
-of the server, as a GROUP BY or a cursor does. And what a function or a trigger reads and changes
-differs from row to row, and statements go through their rows in that order (seen on both, with
-MIXED, too).
+a system variable: what counts in a statement's own text (`unrepeatable`) counts in theirs. With
+binlog_format = STATEMENT the source logs a statement that uses it as it is, and the server that
+applies it gets other values, with the same GTIDs (seen on MySQL 9.7.4 and MariaDB 11.8). With MIXED
+it logs rows. A view, a function or a trigger may take rows in the order of the server, as a GROUP
+BY or a cursor does. And what a function or a trigger reads and changes differs from row to row, and
+statements go through their rows in that order (seen on both, with MIXED, too).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The binlogs of a history that are archived, and the first binlog after them."""
+"""The archived binlogs of a history, the first one after them, and which clients they suit."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
 """What the uploads remember of one binlog, and what an action is. No requests, no clock.
 
-That is its `Job`, with what each answer of the store teaches.
+That is its `Job`, with what each answer of the store teaches, and what may be tried when.
 
 Law: nothing here is needed to continue. If all of it is lost, a look at the store leads to the same
 actions. It only saves requests and bytes. The bytes of an object are a function of (lineage,

@@ -1,4 +1,4 @@
-"""Takes binlogs in: decides which lineage they belong to, and which of them are closed.
+"""Takes binlogs in: decides which lineage they belong to; has closed ones known (`Track.judge`).
 
 The uploader gets them, lineage by lineage.
 
