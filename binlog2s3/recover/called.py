@@ -25,7 +25,7 @@ from binlog2s3.recover.target import Target
 from binlog2s3.recover.unrepeatable import INSERT_ID, ROWS_OF_SERVER, VALUE_OF_SERVER
 from binlog2s3.server.connection import Server
 
-_KINDS = frozenset({"FUNCTION", "PACKAGE", "PROCEDURE", "TABLE", "TRIGGER", "VIEW"})
+_KINDS = frozenset({"EVENT", "FUNCTION", "PACKAGE", "PROCEDURE", "TABLE", "TRIGGER", "VIEW"})
 _BEFORE_NAME = frozenset({"BODY", "EXISTS", "IF", "NOT"})
 _NOT_NAMES = frozenset({"COLUMN", "INDEX", "KEY", "TABLE", "TO"})
 _DEFINE, _RENAME = frozenset({"CREATE", "ALTER"}), "RENAME"
@@ -304,6 +304,8 @@ class _Text:
                 watcher.note(self._begun, self._writing)
             return
         kind, names = _defined(self._head)
+        if kind == "EVENT" or not (kind or self._head.cut):
+            return  # no statement uses it: what an event executes is logged by itself
         if words[0] == "CREATE" and kind == "TABLE" and "SELECT" in words:
             if "SELECT" in self._named:
                 watcher.note(self._begun, self._writing)

@@ -249,7 +249,7 @@ def test_what_is_restored_is_what_the_source_was(restores: Restores) -> None:
             assert said["events"] == []
             assert said["restored"], said
             if place.tool == "mysqldump":
-                assert said["is_proved"], said
+                assert said["is_proved"], "\n".join(map(str, said.items()))
         assert not (data / WORK).exists()
 
 

@@ -69,6 +69,13 @@ def test_what_is_used_by_name(texts: tuple[str, ...], packed: bool) -> None:
         (TABLE, "CREATE TABLE s AS SELECT * FROM t"),
         ("CREATE VIEW v AS SELECT NOW(), CONNECTION_ID()", "INSERT INTO a SELECT * FROM v"),
         ("CREATE TABLE t (user INT, uuid INT)", "INSERT INTO t (user, uuid) VALUES (1, 2)"),
+        (
+            "CREATE DEFINER=`root`@`localhost` EVENT `e` ON SCHEDULE EVERY 1 DAY DO "
+            "UPDATE a SET b = uuid() WHERE c IN (SELECT d FROM f)",
+            "ALTER EVENT `e` RENAME TO `f` DO DELETE FROM a WHERE b = user()",
+            "UPDATE a SET b = 1 WHERE e = 2",
+        ),
+        ("CREATE USER u@localhost COMMENT 'SELECT, and UUID()'", "UPDATE a SET b = 1 WHERE u = 2"),
     ],
 )
 def test_what_is_not(texts: tuple[str, ...]) -> None:
