@@ -70,8 +70,7 @@ def test_what_is_used_by_name(texts: tuple[str, ...], packed: bool) -> None:
         ("CREATE VIEW v AS SELECT NOW(), CONNECTION_ID()", "INSERT INTO a SELECT * FROM v"),
         ("CREATE TABLE t (user INT, uuid INT)", "INSERT INTO t (user, uuid) VALUES (1, 2)"),
         (
-            "CREATE DEFINER=`root`@`localhost` EVENT `e` ON SCHEDULE EVERY 1 DAY DO "
-            "UPDATE a SET b = uuid() WHERE c IN (SELECT d FROM f)",
+            "CREATE EVENT `e` ON SCHEDULE EVERY 1 DAY DO UPDATE a SET b = uuid(), c = (SELECT 1)",
             "ALTER EVENT `e` RENAME TO `f` DO DELETE FROM a WHERE b = user()",
             "UPDATE a SET b = 1 WHERE e = 2",
         ),
