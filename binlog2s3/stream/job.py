@@ -359,8 +359,8 @@ class Job:
 
     `held` is what the store has of it; `known_since` says since when its chunks are known to have
     our bytes. `direct`: the source had finished the binlog long ago, and it will be whole in the
-    bucket within seconds, so it gets no chunks; None until that is decided. `copies`: its chunks
-    are copied into parts; they are not if the store cannot, or if they are few. `is_taken`:
+    bucket within seconds, so it gets no chunks; None until that is decided. `copies`: the store
+    can copy its chunks into parts. `is_taken`:
     somebody wrote under its entry's key before; it gets an entry there once it `is_past`.
     `coverage` is told how far the lineage's binlogs are in the bucket.
     """
@@ -552,8 +552,7 @@ class Job:
             case PutPart(part) | CopyPart(part) | TakeUp(part):
                 same = PutPart | CopyPart | TakeUp | PutChunk
                 return not any(isinstance(o, same) and o.part == part for o in self.flying)
-            case CreateUpload(copying=False) if self.copies:
-                # what flies as a chunk now may want to be copied
+            case CreateUpload(copying=False):  # what flies as a chunk now may want to be copied
                 return all(isinstance(other, Flush | Merge | DeleteChunks) for other in self.flying)
         return all(isinstance(other, ForChunks) for other in self.flying)
 

@@ -76,8 +76,6 @@ _log = Log("uploader")
 _POLL_SECONDS = 0.05
 _COUNT_SECONDS = 1.0
 _DIRECT_SECONDS = 10.0
-_FEW = 8
-"""Chunks are few if they have less than one byte in so many of their binlog."""
 _LATEST = 900.0
 _DELETE_SECONDS = 60.0
 _WORTH = 4 << 20
@@ -645,16 +643,11 @@ class Uploader:
 
         It has to be whole in the bucket within seconds: until then none of it can be read there.
         That is so while a backlog is caught up. What the source still writes gets chunks, and so
-        does what comes before the link's pace is known. If those are few, their bytes are sent once
-        more: stores refuse to copy into an upload with a CRC64NVME, and without one each part
-        takes an MD5.
+        does what comes before the link's pace is known.
         """
         if job.direct is None and job.held.asked and self.pace.bytes_per_second:
             size = None if self._pressed else job.track.source_size
             job.direct = size is not None and self.pace.carries(size, _DIRECT_SECONDS)
-            chunked = job.held.all_chunks.end + sum(action.brings for action in job.flying)
-            if job.direct and size and chunked * _FEW < size and not job.track.floor:
-                job.copies = False
 
     def _comes_after_another(self, job: Job) -> bool:
         """Whether an earlier binlog has no entry yet: entries are written in order.

@@ -216,25 +216,18 @@ def test_an_upload_under_a_small_binlogs_key_is_aborted(world: World) -> None:
     assert not world.store.uploads
 
 
-@pytest.mark.parametrize("read", [1000, 4000])
-def test_a_backlog_gets_chunks_until_the_link_is_known(world: World, read: int) -> None:
-    """Then the rest of its first binlog goes straight into the upload; many chunks are copied.
-
-    The bytes of a few are sent again, into an upload whose CRC64NVME the store checks.
-    """
+def test_a_backlog_gets_chunks_until_the_link_is_known(world: World) -> None:
+    """Then the rest of its first binlog goes straight into the upload; the chunks are copied."""
     streamer = a_backlog(world, 0.0, 40)
-    world.read(streamer, read)
+    world.read(streamer, 1000)
     world.settle(streamer)
     chunks = world.store.calls["put"]
-    size = streamer.tracks[FIRST].source_size
-    is_few = world.chunks()[-1].end * 8 < size
-    assert is_few is (read == 1000)
+    assert chunks >= 5
     streamer.uploader.pace.bytes_per_second = 1e9
     world.work(streamer, 100)
-    assert world.store.calls["copy_part"] in ((0,) if is_few else (chunks, chunks - 1))
-    assert world.store.calls["upload_part"] > chunks
+    assert world.store.calls["copy_part"] in (chunks, chunks - 1)
+    assert world.store.calls["upload_part"] > 5 * chunks
     assert world.archived() == world.source.data(FIRST)
-    assert not world.chunks()
 
 
 @pytest.mark.parametrize("why", ["", "pressed", "unfinishable", "slow", "unknown", "unlisted"])
